@@ -1,9 +1,10 @@
 """Starts a broker on what a power cut has left, lets applications go on, and holds what was told
 before the cut against what there is.
 
-P1 durable sends are in the log, once. P4, P10 a group skips nothing that it has not had. P7 half
-messages as decided. P8 timers once, and never early. P9 failed messages come again or are dead
-letters, once. P13, P14 `store verify` is clean.
+P1 durable sends are in the log, once. P4, P10 a group skips nothing that it has not had, and has a
+queue in its order. P7 half messages as decided. P8 timers once, and never early; not if recalled.
+P9 failed messages come again or are dead letters, once. P13, P14 `store verify` is clean. Topics
+are there if they were made, and not if they were deleted.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gantrymq.brokerd.verify import verify
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
@@ -23,10 +23,19 @@ from gantrymq.clients.home import store_of
 from gantrymq.clients.message import Message
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.recalloutcome import RecallOutcome
 from gantrymq.shm.errors import GantryError
-from tests.powercut.settings import AUDIT, BILLING, MAX_ATTEMPTS, PLAIN, SAFE, settings_of
-from tests.powercut.waiting import wait_until_ready
-from tests.powercut.work import fate, heard
+from tests.powercut.settings import (
+    AUDIT,
+    BILLING,
+    CASHIER,
+    MAX_ATTEMPTS,
+    READ_BY,
+    SAFE,
+    settings_of,
+)
+from tests.powercut.work import cashed, fate, heard
+from tests.support.brokers import ServingBroker
 from tests.support.stores import Stored, read_log
 
 PATIENCE_S = 60.0
@@ -35,6 +44,7 @@ QUIET_S = 1.0
 #: What has not come for so long does not come: longer than any wait of a message.
 SILENT_S = 15.0
 LONGEST_DELAY_S = 1.5
+_SHOWN = {topic for topics in READ_BY.values() for topic in topics}
 
 
 @dataclass
@@ -42,11 +52,16 @@ class Known:
     """What applications had been told before the cut."""
 
     intents: dict[str, tuple[str, int]] = field(default_factory=dict)  # body -> kind, due ms
-    plain: set[str] = field(default_factory=set)  # bodies of the topic PLAIN
+    topics: dict[str, str] = field(default_factory=dict)  # body -> topic
     durable: set[str] = field(default_factory=set)
     deciding: dict[str, str] = field(default_factory=dict)
     decided: dict[str, str] = field(default_factory=dict)
-    got: dict[str, set[str]] = field(default_factory=lambda: {BILLING: set(), AUDIT: set()})
+    recalling: set[str] = field(default_factory=set)
+    recalled: dict[str, str] = field(default_factory=dict)  # body -> outcome
+    made: set[str] = field(default_factory=set)  # topics
+    unmaking: set[str] = field(default_factory=set)
+    unmade: set[str] = field(default_factory=set)
+    got: dict[str, set[str]] = field(default_factory=lambda: {group: set() for group in READ_BY})
 
     @classmethod
     def of(cls, lines: Iterable[str]) -> Known:
@@ -59,22 +74,18 @@ class Known:
     def _take(self, event: str, *rest: str | int) -> None:
         match event, rest:
             case "intent", (str(kind), str(body), int(due_ms), str(topic)):
-                self.intents[body] = (kind, due_ms)
-                if topic == PLAIN:
-                    self.plain.add(body)
-            case "durable", (str(body),):
-                self.durable.add(body)
-            case "deciding", (str(body), str(end)):
-                self.deciding[body] = end
-            case "decided", (str(body), str(end)):
-                self.decided[body] = end
+                self.intents[body], self.topics[body] = (kind, due_ms), topic
+            case (("deciding" | "decided" | "recalled"), (str(body), str(end))):
+                getattr(self, event)[body] = end
             case "got", (str(group), str(body)):
                 self.got[group].add(body)
+            case (("durable" | "recalling" | "made" | "unmaking" | "unmade"), (str(name),)):
+                getattr(self, event).add(name)
 
     def owed(self, group: str) -> set[str]:
         """Durable messages that a group has to have, and has not said to have had."""
-        due = {body for body in self.durable if self.is_due(body)} - self.got[group]
-        return due if group == AUDIT else due - self.plain
+        mine = {body for body in self.durable if self.topics[body] in READ_BY[group]}
+        return {body for body in mine - self.got[group] if self.is_due(body)}
 
     def waits(self, body: str) -> bool:
         """Whether a message has to stay where it waits: for a far time, or for a decision."""
@@ -86,6 +97,8 @@ class Known:
         kind, _due = self.intents[body]
         if kind == "half":
             return self.decided.get(body) == "commit"
+        if body in self.recalling:
+            return self.recalled.get(body) == RecallOutcome.ALREADY_DELIVERED
         return kind != "far"
 
 
@@ -100,27 +113,25 @@ def require(missing: Iterable[object], promise: str) -> None:
         raise Broken(f"{promise}: {len(found)}, such as {found[:3]}")
 
 
+class _Broker(ServingBroker):
+    forked = True
+
+
 class _Life:
     """A broker on the state, and the members of its groups."""
 
-    def __init__(self, home: Path, profile: str, start: Callable[[list[str], Path], Any]) -> None:
-        self.home = home
-        self.got: dict[str, set[str]] = {BILLING: set(), AUDIT: set()}
+    def __init__(self, broker: ServingBroker) -> None:
+        self.broker, self.home = broker, broker.home
+        self.got: dict[str, set[str]] = {group: set() for group in READ_BY}
+        self.cashed: dict[int, list[int]] = defaultdict(list)  # queue -> offsets as they came
         self.news = self._began = time.monotonic()
-        arguments = ["--home", str(home)]
-        for name, value in settings_of(profile).items():
-            arguments += ["--set", f"{name}={value}"]
-        self.process = start(arguments, home / "broker.log")
-        try:
-            wait_until_ready(home, lambda: self.process.poll() is None)
-        except RuntimeError as error:
-            said = (home / "broker.log").read_text(errors="replace")[-1500:]
-            self.kill()
-            raise Broken(f"the broker does not start: {error}\n{said}") from None
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+    def start(self) -> None:
+        """Wait until it serves."""
+        try:
+            self.broker.wait_until_ready()
+        except AssertionError as error:
+            raise Broken(f"the broker does not start: {str(error)[-1500:]}") from None
 
     def consume(self, known: Known) -> None:
         """Let both groups go on until they have what they are owed, or nothing comes any more."""
@@ -130,7 +141,8 @@ class _Life:
 
         def pull() -> None:
             try:
-                with PullConsumer(AUDIT, [SAFE, PLAIN], home=self.home, consume_from=first) as it:
+                topics = [*READ_BY[AUDIT]]
+                with PullConsumer(AUDIT, topics, home=self.home, consume_from=first) as it:
                     while not over.is_set():
                         for body in it.poll(timeout=0.1).bodies:
                             self._have(AUDIT, bytes(body).decode())
@@ -140,11 +152,15 @@ class _Life:
         thread = threading.Thread(target=pull)
         thread.start()
         consumer = PushConsumer(
-            BILLING, [SAFE], self._listen, home=self.home,
+            BILLING, [*READ_BY[BILLING]], self._listen, home=self.home,
             max_attempts=MAX_ATTEMPTS, consume_from=first, concurrency=4,
         )  # fmt: skip
+        orderly = PushConsumer(
+            CASHIER, [*READ_BY[CASHIER]], self._cash, home=self.home,
+            orderly=True, consume_from=first, concurrency=2,
+        )  # fmt: skip
         try:
-            with consumer:
+            with consumer, orderly:
                 while not failures and not self._is_over(known):
                     time.sleep(0.05)
         finally:
@@ -154,14 +170,18 @@ class _Life:
 
     def _is_over(self, known: Known) -> bool:
         lasts_s, silent_s = time.monotonic() - self._began, time.monotonic() - self.news
-        fine = {body for body in known.owed(BILLING) if fate(body, MAX_ATTEMPTS) == "succeeds"}
-        if known.owed(AUDIT) <= self.got[AUDIT] and fine <= self.got[BILLING]:
+        if all(_can_have(known, group) <= got for group, got in self.got.items()):
             return min(silent_s, lasts_s - LONGEST_DELAY_S) > QUIET_S
         return silent_s > SILENT_S or lasts_s > PATIENCE_S
 
     def _listen(self, message: Message) -> ConsumeResult:
         self.news = time.monotonic()  # what fails will be back, or a dead letter, soon
         return heard(message, self._told)
+
+    def _cash(self, message: Message) -> ConsumeResult:
+        self.news = time.monotonic()
+        self.cashed[message.queue_id or 0].append(message.queue_offset)
+        return cashed(message, self._told)
 
     def _told(self, _event: str, group: str, body: str) -> None:
         self._have(group, body)
@@ -172,27 +192,41 @@ class _Life:
 
     def stop(self) -> None:
         """Stop cleanly."""
-        self.process.terminate()
-        code = self.process.wait(PATIENCE_S)
+        code, lines = self.broker.stop()
         if code:
-            said = (self.home / "broker.log").read_text(errors="replace")[-1500:]
-            raise Broken(f"a clean stop ends with {code}\n{said}")
+            raise Broken(f"a clean stop ends with {code}: {lines[-10:]}")
 
 
-def judge(home: Path, profile: str, known: Known, start: Callable[[list[str], Path], Any]) -> None:
+def _can_have(known: Known, group: str) -> set[str]:
+    """What a group is owed, but for what fails for ever."""
+    owed = known.owed(group)
+    if group != BILLING:
+        return owed
+    return {body for body in owed if fate(body, MAX_ATTEMPTS) == "succeeds"}
+
+
+def judge(home: Path, profile: str, known: Known) -> None:
     """Judge one state. Raises Broken."""
-    life = _Life(home, profile, start)
-    try:
+    with _Broker(home, **settings_of(profile)) as broker:
+        life = _Life(broker)
+        life.start()
         life.consume(known)
         life.stop()
-    finally:
-        if life.process.poll() is None:
-            life.kill()
     report = verify(store_of(home))
     require(map(str, report.findings), "P13, P14: store verify")
     log = read_log(store_of(home))
     _check_log(known, log)
     _check_groups(known, life.got, log)
+    back = [queue for queue, offsets in life.cashed.items() if offsets != sorted(offsets)]
+    require(back, "P4: an orderly group's queue goes back")
+    _check_topics(known, store_of(home))
+
+
+def _check_topics(known: Known, store: Path) -> None:
+    """Each that was made is there, and none that was deleted."""
+    table = json.loads((store / "config/topics.json").read_bytes())["topicConfigTable"]
+    require(known.made - known.unmaking - table.keys(), "topics that were made are gone")
+    require(known.unmade & table.keys(), "topics that were deleted are there again")
 
 
 def _check_log(known: Known, log: list[Stored]) -> None:
@@ -204,7 +238,7 @@ def _check_log(known: Known, log: list[Stored]) -> None:
         topic = item.record.topic
         if topic == f"%DLQ%{BILLING}":
             letters[body] += 1
-        elif topic in (SAFE, PLAIN):
+        elif topic in _SHOWN:
             shown[body] += 1
             kind, due_ms = known.intents.get(body, ("", 0))
             if kind == "later" and item.record.store_timestamp < due_ms:
@@ -215,6 +249,8 @@ def _check_log(known: Known, log: list[Stored]) -> None:
     rolled = [b for b, end in known.decided.items() if end == "rollback" and shown[b]]
     require(rolled, "P7: rolled back, and delivered")
     require([b for b in shown if known.intents.get(b, ("", 0))[0] == "far"], "P8: far too early")
+    gone = [b for b, how in known.recalled.items() if how == RecallOutcome.CANCELLED and shown[b]]
+    require(gone, "P8: recalled, and delivered")
     there = {item.record.body.decode(errors="replace") for item in log}
     require([b for b in known.durable - there if known.waits(b)], "P7, P8, P10: waits no more")
 
@@ -225,6 +261,7 @@ def _check_groups(known: Known, got: dict[str, set[str]], log: list[Stored]) -> 
         bodies[item.record.topic].add(item.record.body.decode(errors="replace"))
     letters = bodies[f"%DLQ%{BILLING}"]
     require(known.owed(AUDIT) - got[AUDIT], "P1, P7, P8, P10: the pull group never had")
+    require(known.owed(CASHIER) - got[CASHIER], "P1, P10: the orderly group never had")
     # What fails for ever leaves nothing but its letter, which goes with old segments.
     owed = known.owed(BILLING) - got[BILLING] - letters
     gone = {b for b in owed - bodies[SAFE] if fate(b, MAX_ATTEMPTS) == "fails"}

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gantrymq.clients.home import read_board_file, store_of
 from gantrymq.shm.board import unlink_board
 from tests.powercut.judge import Broken, Known, judge
-from tests.powercut.states import lay_out, state_at
+from tests.powercut.states import FileSystem, differences, lay_out, state_at
 from tests.powercut.trace import Recording, read, record
-from tests.support.forked import start_forked
-from tests.support.simdisk import Disk
 
 PROFILES = ("standard", "temporary")
 FILE_BYTES_MAX = 4 << 20
@@ -26,6 +22,8 @@ FILE_BYTES_MAX = 4 << 20
 AT_A_TIME = 4
 #: Kinds of effects next to which a cut is likely to find something.
 _EVENTFUL = ("sync", "sync_names", "rename", "unlink", "create")
+#: Part of the cuts that hit the second start.
+_RECOVERIES = 0.2
 
 
 @dataclass(frozen=True)
@@ -39,22 +37,25 @@ class Run:
         """Lay the state of a seed out; what applications knew at that moment."""
         dice = random.Random(seed)
         line = self._line(dice)
-        disk = Disk(file_bytes_max=FILE_BYTES_MAX)
+        disk = FileSystem(file_bytes_max=FILE_BYTES_MAX)
         state_at(self.recording.effects, line, disk)
         disk.power_cut(dice)
         lay_out(disk, store_of(home))
         return Known.of(told.text for told in self.recording.told if told.at <= line)
 
     def _line(self, dice: random.Random) -> int:
-        """A moment after the broker was ready: any, or right behind an event."""
-        told = self.recording.told
-        first = next(each.at for each in told if each.text == '["ready"]')
-        last = next(each.at for each in told if each.text == '["end"]')
-        if dice.random() < 0.5:
+        """A moment after the broker was ready: any, right behind an event, or amid a recovery."""
+        how = dice.random()
+        first, last = self._told("killed"), self._told("again")
+        if how >= _RECOVERIES:
+            first, last = self._told("ready"), self._told("end")
+        if how < _RECOVERIES / 2 or how >= (1 + _RECOVERIES) / 2:
             return dice.randint(first, last)
         eventful = [e for e in self.recording.effects if e.kind in _EVENTFUL]
-        moments = [e.ended for e in eventful if first <= e.ended <= last]
-        return dice.choice(moments)
+        return dice.choice([e.ended for e in eventful if first <= e.ended <= last])
+
+    def _told(self, event: str) -> int:
+        return next(each.at for each in self.recording.told if each.text == f'["{event}"]')
 
 
 def recorded(profile: str, seed: int, seconds: float, folder: Path) -> Run:
@@ -67,6 +68,11 @@ def recorded(profile: str, seed: int, seconds: float, folder: Path) -> Run:
     errors = [each.text for each in recording.told if each.text.startswith('["error"')]
     if errors:
         raise RuntimeError(f"the work failed: {errors[:3]}")
+    disk = FileSystem(file_bytes_max=FILE_BYTES_MAX)
+    state_at(recording.effects, recording.lines, disk)
+    unseen = differences(disk, store_of(home))
+    if unseen:
+        raise RuntimeError(f"the recording does not explain what is in {unseen[:3]}")
     _clear(home)
     return Run(profile, recording)
 
@@ -83,19 +89,12 @@ def try_state(run: Run, seed: int, folder: Path) -> str:
     home.mkdir(mode=0o700)
     known = run.cut(seed, home)
     try:
-        judge(home, run.profile, known, _start)
+        judge(home, run.profile, known)
     except Broken as broken:
         return str(broken)
     finally:
         _clear(home)
     return ""
-
-
-def _start(arguments: list[str], log: Path) -> subprocess.Popen[Any]:
-    with log.open("ab") as output:
-        return start_forked(
-            "brokerd", arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
 
 
 def _clear(home: Path) -> None:
