@@ -180,7 +180,7 @@ class _Life:
 
     def _cash(self, message: Message) -> ConsumeResult:
         self.news = time.monotonic()
-        self.cashed[message.queue_id or 0].append(message.queue_offset)
+        self.cashed[message.queue_id or 0].append(message.queue_offset or 0)
         return cashed(message, self._told)
 
     def _told(self, _event: str, group: str, body: str) -> None:
