@@ -222,8 +222,11 @@ class Work:
     def send(self) -> None:
         """Sends of all kinds."""
         with Producer(self.home, durability="durable", producer_group="bank") as producer:
+            left: list[str] = []
             while not self.calm.is_set():
-                getattr(self, f"_send_{self.dice.choice(_KINDS)}")(producer)
+                left += getattr(self, f"_send_{self.dice.choice(_KINDS)}")(producer) or ()
+            for body in left:  # the producer's end rolls them back
+                self.told("deciding", body, "rollback")
 
     def _send_now(self, producer: Producer) -> None:
         pending = []
@@ -275,7 +278,8 @@ class Work:
         producer.send(SAFE, body.encode(), delivery_timestamp=FAR_MS)
         self.told("durable", body)
 
-    def _send_half(self, producer: Producer) -> None:
+    def _send_half(self, producer: Producer) -> list[str]:
+        """Returns what is left open."""
         bodies = [self.body() for _ in range(self.dice.randint(1, 3))]
         transaction = producer.begin_transaction()
         for body in bodies:
@@ -291,6 +295,7 @@ class Work:
             transaction.rollback()
         for body in bodies if end != "leave" else ():
             self.told("decided", body, end)
+        return bodies if end == "leave" else []
 
     def make_topics(self) -> None:
         """Topics that come, get a message, and go, but for each third."""
