@@ -13,7 +13,7 @@ from tests.extremes.honest import Honest, started
 OF_ONE = 25_000
 WAYS = ("plain", "threads", "callbacks", "closed", "away")
 #: Of calls without a broker so many fewer: each waits for its timeout.
-AWAY_PART = 50
+AWAY_PART = 1000
 PATIENCE_S = 600.0
 
 

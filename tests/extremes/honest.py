@@ -120,5 +120,6 @@ def require_sound(broker: QuietBroker) -> None:
 
 
 def started(home: Path, **settings: object) -> QuietBroker:
-    """A broker whose queues and topics are few, ready."""
-    return QuietBroker(home, **settings).wait_until_ready()
+    """A broker with small files and room for the topics of all, ready."""
+    room = {"topics_max": 4096, "board_queues_max": 32_768}
+    return QuietBroker(home, **room | settings).wait_until_ready()
