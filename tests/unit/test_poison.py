@@ -280,6 +280,7 @@ def test_the_writer_sets_aside_what_has_ended_it(
             machine.settle()
         except PlantedError:
             deaths += 1
+            assert deaths <= DEATHS_MAX + 1, "the writer dies of it again and again"
             replace_writer(machine, workers)
     assert deaths == DEATHS_MAX + 1  # of the first one nobody was suspected
     assert [session for session, _why in machine.tables[Role.WRITER].cut] == [bad.session.session]
