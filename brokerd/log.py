@@ -1,14 +1,23 @@
-"""The broker's log: one line per event on stderr, JSON when nobody reads along on a terminal."""
+"""The broker's log: one line per event on stderr, JSON when nobody reads along on a terminal.
+
+Who reads it may stop reading; the broker never waits for that. Events that find no room are dropped
+and counted, and the next event that finds room is preceded by their number.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import select
 import sys
 import time
 from collections.abc import Mapping
 from typing import Final, TextIO
 
 LEVELS: Final = ("debug", "info", "warning", "error")
+#: What a pipe that has room takes at once (POSIX; a terminal and a socket do so as well).
+_PIECE: Final = select.PIPE_BUF
 
 
 class Log:
@@ -18,12 +27,29 @@ class Log:
         self._stream = stream or sys.stderr
         self._least = LEVELS.index(level)
         self._json = not self._stream.isatty()
+        self._room = _room_of(self._stream)
+        self._rest = b""  # of a line that was begun
+        self._dropped = 0
 
     def write(self, level: str, event: str, fields: Mapping[str, object]) -> None:
         """Write one line; an unknown level counts as an error."""
         rank = LEVELS.index(level) if level in LEVELS else len(LEVELS) - 1
         if rank < self._least:
             return
+        try:
+            self._finish()
+            if self._rest or not self._has_room():
+                self._dropped += 1
+                return
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                self._put(self._line("warning", "events_dropped", {"count": dropped}))
+            self._put(self._line(level, event, fields))
+        except (OSError, ValueError):
+            # Who read the log has gone, or its disk is full; the broker goes on.
+            self._least = len(LEVELS)
+
+    def _line(self, level: str, event: str, fields: Mapping[str, object]) -> bytes:
         now = time.time()
         second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
         stamp = f"{second}.{int(now * 1000) % 1000:03}Z"
@@ -33,12 +59,28 @@ class Log:
         else:
             detail = " ".join(f"{name}={value}" for name, value in fields.items())
             text = f"{stamp} {level:7} {event} {detail}".rstrip()
-        try:
-            self._stream.write(text + "\n")
+        return (text + "\n").encode(errors="backslashreplace")
+
+    def _has_room(self) -> bool:
+        return self._room is None or bool(self._room.poll(0))
+
+    def _put(self, line: bytes) -> None:
+        self._rest += line
+        self._finish()
+
+    def _finish(self) -> None:
+        """Write as much as there is room for without waiting."""
+        if self._room is None:
+            text, self._rest = self._rest.decode(), b""
+            self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):
-            # Whoever read the log has gone, or its disk is full; the broker goes on.
-            self._least = len(LEVELS)
+            return
+        while self._rest and self._has_room():
+            try:
+                written = os.write(self._stream.fileno(), self._rest[:_PIECE])
+            except BlockingIOError:  # another has taken the room, of a pipe that does not wait
+                return
+            self._rest = self._rest[written:]
 
     def debug(self, event: str, **fields: object) -> None:
         """For whoever looks for a fault."""
@@ -55,3 +97,14 @@ class Log:
     def error(self, event: str, **fields: object) -> None:
         """Something that ended."""
         self.write("error", event, fields)
+
+
+def _room_of(stream: TextIO) -> select.poll | None:
+    """Tells whether a stream has room; None: it is no file, and always has."""
+    try:
+        descriptor = stream.fileno()
+    except (io.UnsupportedOperation, ValueError):
+        return None
+    room = select.poll()
+    room.register(descriptor, select.POLLOUT)
+    return room

@@ -22,7 +22,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.Attribute]]:
         function = node.func if isinstance(node, ast.Call) else None
         if not isinstance(node, ast.Call) or not isinstance(function, ast.Attribute):
             continue
-        if function.attr in LEVELS or function.attr == "note":
+        if function.attr in LEVELS or function.attr in ("note", "_line"):
             yield node, function
 
 
@@ -34,7 +34,7 @@ def events(tree: ast.AST) -> Iterator[tuple[str, str]]:
         owner = ast.unparse(function.value)
         if function.attr in LEVELS and _CALL.search(owner) and texts:
             yield function.attr, texts[0]
-        elif function.attr == "note" and len(texts) == 2:
+        elif function.attr in ("note", "_line") and len(texts) == 2:
             yield texts[0], texts[1]
 
 
