@@ -11,7 +11,7 @@ import pytest
 from gantrymq.shm import transactionwire as wire
 from gantrymq.shm.codes import Role
 from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
-from gantrymq.workers.transactions.agent import TxnChecker
+from gantrymq.workers.transactions.agent import REQUESTS_MAX, SETTLE_COST, TxnChecker
 from gantrymq.workers.transactions.indoubt import InDoubt
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, refuse_next, txn_life
 
@@ -234,3 +234,24 @@ def test_a_recheck_of_an_open_one_is_asked_at_once(life: TxnLife) -> None:
     life.run_for(1000)
     peer.hear()
     assert len(peer.checks) == asked + 1
+
+
+def test_a_step_carries_out_few_settlements(life: TxnLife) -> None:
+    """Each reads the log's end, and a record: 256 in a row kept others waiting for 80 ms."""
+    half = life.half(TX)
+    life.settle()
+    peer = Peer(life)
+    assert peer.settle(half.position, wire.ROLLBACK).outcome == ROLLED_BACK
+    peer.heard.clear()
+    while peer.lane.put(
+        wire.encode(wire.Settle(peer.next_serial(), half.position, wire.ROLLBACK, "ops@host"))
+    ):
+        pass
+    few, before = 2 * REQUESTS_MAX // SETTLE_COST, 0  # once in a step, and once awake after it
+    put = peer.serial - 2  # the first is answered, the last found no room
+    assert put > 2 * few
+    while before < put:
+        life.agents[CHECKER].do_work(life.clock.monotonic_ns())
+        peer.hear()
+        assert len(peer.heard) - before <= few
+        before = len(peer.heard)
