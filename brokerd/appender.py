@@ -15,6 +15,7 @@ from gantrymq.brokerd.commitlog import CommitLog
 from gantrymq.brokerd.lanes import LaneTable
 from gantrymq.brokerd.listeners import Listeners
 from gantrymq.brokerd.producers import Producers
+from gantrymq.brokerd.readerpace import ReaderPace
 from gantrymq.brokerd.resume import keep_unanswered, learn_from_log
 from gantrymq.shm import layout, limits
 from gantrymq.shm.codes import Owed, Role, Status, Stop
@@ -96,6 +97,7 @@ class Appender:
         }
         for word, value in given.items():
             self.view[word] = value
+        self.pace = ReaderPace(board, self.view)
 
     @property
     def appended(self) -> int:
@@ -150,6 +152,7 @@ class Appender:
         """
         words, end, before = lane.view, lane.published(), -1
         words[frames.SILENT] = 1
+        self.pace.leave()
         number = self.lanes.lanes.index(lane)
         while not lane.over and before < words[frames.UP_CURSOR] < end:
             before = words[frames.UP_CURSOR]

@@ -72,6 +72,7 @@ class Writer:
         """What was published up to now is appended; later entries stay in their rings."""
         for lane in self._lanes:
             lane.heat()
+        self._appender.pace.leave()
         for _ in range(STOP_ROUNDS):
             if not self._appender.cycle(now_ns):
                 break
@@ -87,6 +88,7 @@ class Writer:
             return 0
         if events:
             self._meet(events, now_ns)
+        self._appender.pace.look(now_ns)
         hand = self._hand
         if hand.is_successor and hand.is_careful(now_ns):
             taken = self._appender.cycle_one_by_one(now_ns, hand)
@@ -98,12 +100,17 @@ class Writer:
             self._work_ns = now_ns
         if self._sessions.stopping():
             self._finish_stop(now_ns)
-        return taken if self._batch[frames.MORE] else 0
+        if not self._batch[frames.MORE] or self._appender.pace.is_kept:
+            return 0
+        self._batch[frames.WOKEN] = 1  # no sleep comes in between: lanes that were idle count, too
+        return taken
 
     def arm(self, now_ns: int) -> int:
         """Nap after a busy batch, sleep in earnest after some idle naps."""
         if self._appender.failed or self.stopped:
             return IDLE_NS
+        if self._appender.pace.is_kept and self._batch[frames.MORE]:
+            return limits.FLOOD_NAP_NS
         if self._worked and self._spins():
             return 0
         lanes = self._lanes

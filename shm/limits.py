@@ -62,6 +62,10 @@ NAP_RECORDS: Final = 8
 NAP_WITHIN_NS: Final = 400_000
 FLOOD_RECORDS: Final = 64
 FLOOD_NAP_NS: Final = 1_000_000
+#: Beside a reader that is late with the log by so much, a lane has so many bytes of it in a cycle,
+#: and a cycle is followed by a nap: about 16 MB/s each.
+READER_LATE_NS: Final = 10_000_000
+SHARE_BYTES: Final = 16_384
 FLUSH_INTERVAL_NS: Final = 100_000_000
 SPIN_ROUNDS: Final = 4_000
 SPIN_DURABLE_ROUNDS: Final = 8_000  # a sync of the log takes a few hundred microseconds

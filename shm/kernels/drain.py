@@ -194,14 +194,29 @@ def _drain_lane(
     )  # fmt: skip
     cursor: int = lane[frames.UP_CURSOR]
     done: int = lane[frames.DONE]
+    owes: int = lane[frames.OWES]
+    filled: int = batch[frames.FILLED]
     arena = machine.bytes_at(lane[frames.ARENA_AT])
     stored = machine.words_at(lane[frames.STORED_AT])
     stop = _drain(arena, lane, tables, stored, staging, batch, scratch)
     batch[frames.TAKEN] += lane[frames.DONE] - done
+    lane[frames.OWES] = 0
+    if batch[frames.SHARE]:
+        lane[frames.OWES] = owes + batch[frames.FILLED] - filled
     if lane[frames.UP_CURSOR] != cursor and not lane[frames.DRAINED]:
         lane[frames.DRAINED] = 1
         batch[frames.DRAINED_LANES] += 1
     return stop
+
+
+@kernel()
+def _must_wait(lane: Words, batch: Words) -> bool:
+    """Whether a lane still owes a cycle's share after it has paid one."""
+    lane[frames.OWES] = max(0, lane[frames.OWES] - batch[frames.SHARE])
+    if lane[frames.OWES]:
+        batch[frames.MORE] = 1
+        return True
+    return False
 
 
 @kernel()
@@ -257,7 +272,7 @@ def drain_lanes(
         return FAILED
     for number in range(first, end):
         lane = machine.words_at(table[number])
-        if not lane[frames.HOT]:
+        if not lane[frames.HOT] or (words[frames.SHARE] and _must_wait(lane, words)):
             continue
         taken: int = words[frames.TAKEN]
         stop = _drain_lane(lane, memory, machine.raw(staging), words, parts)

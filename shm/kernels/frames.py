@@ -46,6 +46,7 @@ RESUMED_SEQ: Final = 35  # last seq in the log when the lane was taken over
 TOLD_SEQ: Final = 36  # last seq that was answered, and when; 0 once the table of producers has it
 TOLD_MS: Final = 37
 REFUSED_SEQ: Final = 38  # the last seq that was not stored, of an agent
+OWES: Final = 39  # bytes of the log that it has had beyond its share (SHARE)
 WRITER_LANE_WORDS: Final = 40
 
 # A batch of the writer (BATCH_WORDS).
@@ -98,7 +99,8 @@ LISTENERS: Final = 45  # how many there are
 TELLS: Final = 46  # pairs of session and serial, from TELLS_AT on: to be told once all is appended
 TELLS_AT: Final = 48
 TELLS_MAX: Final = 8
-BATCH_WORDS: Final = TELLS_AT + 2 * TELLS_MAX
+SHARE: Final = TELLS_AT + 2 * TELLS_MAX  # bytes of the log for each lane in a cycle; 0: no matter
+BATCH_WORDS: Final = SHARE + 1
 
 # A session that asks the txn-checker for decisions, as the writer tells it of them.
 LISTENER_SESSION: Final = 0
