@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gantrymq.shm import layout
 from gantrymq.shm.arena import LanePlan
-from gantrymq.shm.codes import EntryKind
+from gantrymq.shm.codes import EntryKind, Status
 from gantrymq.shm.kernels import frames
 from gantrymq.shm.kernels.ring import (
     arm,
@@ -125,16 +127,30 @@ class WriterLane:
 
     def unsettled(self) -> bytes:
         """Entries that may not be in the log, oldest first, as `refill` wants them."""
-        entries = []
+        return b"".join(self._unsettled())
+
+    def unanswered(self, status: Status) -> NDArray[np.int64]:
+        """Completions with a status, as `drain` gives them, of entries that may not be in the log.
+
+        Of a route they have the number where a refusal has it.
+        """
+        entries = [layout.ENTRY.unpack(entry, 0) for entry in self._unsettled()]
+        rows = np.full((len(entries), frames.COMPLETION_WORDS), -1, np.int64)
+        rows[:, frames.OUT_STATUS] = status
+        for row, entry in zip(rows, entries, strict=True):
+            row[frames.OUT_SEQ], row[frames.OUT_QUEUE] = entry["seq"], entry["queue"]
+            row[frames.OUT_MS], row[frames.OUT_FLAGS] = entry["route"], entry["flags"]
+        return rows
+
+    def _unsettled(self) -> Iterator[bytes]:
         cursor, end = self.taken(), self.put_end
         while cursor < end:
             at = self.plan.up + (cursor & (self.plan.up_bytes - 1))
             head = layout.ENTRY.unpack(self.arena, at) if _is_whole(self.arena, at) else None
             length = int.from_bytes(self.arena[at : at + 4].tobytes(), "little")
             if head is not None and head["kind"] != EntryKind.PAD:
-                entries.append(self.arena[at : at + length].tobytes())
+                yield self.arena[at : at + length].tobytes()
             cursor += length
-        return b"".join(entries)
 
 
 def _is_whole(arena: NDArray[np.uint8], at: int) -> bool:

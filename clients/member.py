@@ -329,7 +329,12 @@ class GroupMember:
                 self._drop(known)
 
     def places(self) -> dict[MessageQueue, tuple[int, int]]:
-        """What a member of the next session resumes by."""
+        """What a member of the next session resumes by.
+
+        Nothing after the store has failed: where its log ended other messages may be by then.
+        """
+        if self.session.store_failed:
+            return {}
         return self._resume | {a.queue: (a.base, a.passed) for a in self.assigned.values()}
 
     def release_finished(self) -> None:

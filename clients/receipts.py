@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -34,6 +35,8 @@ _DUPLICATE = int(Status.DUPLICATE)
 assert frames.OUT_SEQ == 0
 #: So few pages are not worth looking for those that nobody can ask for.
 _PAGES_KEPT = 3
+#: The end of what was in the log when the store failed.
+NEVER_DURABLE = 1 << 62
 _PENDING = "PENDING"
 R = TypeVar("R")
 log = logging.getLogger("gantrymq")
@@ -45,7 +48,7 @@ class Page:
     `words` is the same as `rows`, for a look at single words: much quicker than through numpy.
     """
 
-    __slots__ = ("owner", "rows", "words")
+    __slots__ = ("__weakref__", "owner", "rows", "words")
 
     def __init__(self, owner: Waits) -> None:
         self.owner = owner
@@ -64,12 +67,22 @@ class Pages:
     def __init__(self, owner: Waits) -> None:
         self._owner = owner
         self._pages: dict[int, Page] = {}
+        self._alive: weakref.WeakSet[Page] = weakref.WeakSet()  # also those that receipts have
 
     def page_of(self, seq: int) -> Page:
         """The page that a seq's completion will be in: one, whichever threads ask for it first."""
         number = seq >> PAGE_BITS
         page = self._pages.get(number)
-        return self._pages.setdefault(number, Page(self._owner)) if page is None else page
+        if page is None:
+            page = self._pages.setdefault(number, Page(self._owner))
+            self._alive.add(page)
+        return page
+
+    def give_up_beyond(self, durable: int) -> None:
+        """What ends behind a position will never be durable: the store has failed."""
+        for page in list(self._alive):
+            ends = page.rows[:, frames.OUT_END]
+            ends[ends > durable] = NEVER_DURABLE
 
     def fill(self, rows: NDArray[np.int64], *, forget: bool = True) -> None:
         """Take completions in order of seq; forget pages that nobody can ask for any more.
@@ -217,8 +230,11 @@ class Pending(Future[R], OfOneProcess):
         if status > _DUPLICATE and status != Status.UNKNOWN_POSITION:
             self.set_exception(self._refusal(Status(status)))
             return True
-        if self._level and page.owner.durable() < words[at + frames.OUT_END]:
-            return False
+        if self._level and page.owner.durable() < (end := words[at + frames.OUT_END]):
+            if end != NEVER_DURABLE:
+                return False
+            self.set_exception(self._refusal(Status.STORE_FAILED))
+            return True
         self._finish(self._outcome())
         return True
 
@@ -280,7 +296,8 @@ class Pending(Future[R], OfOneProcess):
         is_refused = status > _DUPLICATE and status != Status.UNKNOWN_POSITION
         if self.is_decided or is_refused or not self._level:
             return True
-        return self._page.owner.durable() >= self.wanted_end
+        wanted = self.wanted_end
+        return wanted == NEVER_DURABLE or self._page.owner.durable() >= wanted
 
     @property
     def wanted_end(self) -> int:
@@ -384,7 +401,11 @@ def refusal(status: Status, topic: str, queue_id: int = -1) -> errors.GantryErro
             topic=topic,
         )
     if status == Status.STORE_FAILED:
-        return errors.StoreFailed("the store failed: see the broker's log", topic=topic)
+        return errors.StoreFailed(
+            f"the store failed before the message to {topic} was acknowledged: it may be stored or"
+            " not. The broker's log says why",
+            topic=topic,
+        )
     if status == Status.NOT_STORED:
         return errors.Rejected(
             f"the broker refused the message to {topic} before it was restarted, and no longer"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gantrymq.clients.closing import Closing, OfOneProcess
 from gantrymq.clients.control import ANSWER_S, ControlChannel, close_all, expect, gone
-from gantrymq.clients.home import find_home, owner_of
+from gantrymq.clients.home import find_home, owner_of, read_board_file
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import check_header, map_arena, plan_arena
 from gantrymq.shm.bell import EventBell
@@ -266,9 +266,12 @@ class Session(Closing, OfOneProcess):
         return self.bell.fileno()
 
     def check(self) -> None:
-        """Raise Closed, Evicted, StoreFailed or BrokerGone unless the session goes on."""
+        """Raise Closed, Evicted, StoreFailed or BrokerGone unless the session goes on.
+
+        StoreFailed until the broker is started again: from then on it is one that has gone.
+        """
         if self._why_over is not None:
-            raise copy(self._why_over)
+            raise self._over(self._why_over)
         if not self.is_open:
             raise Closed(_CLOSED)
         if self.arena[layout.ARENA_EVICTED]:
@@ -280,7 +283,8 @@ class Session(Closing, OfOneProcess):
             raise self._over(
                 StoreFailed(
                     f"the store of the broker at {self.home} failed: {os.strerror(number)}. "
-                    "What was acknowledged is safe; mend the disk and start the broker again",
+                    "What was acknowledged is safe; mend the disk and start the broker again:"
+                    " the next call then finds that one",
                     errno=number,
                 )
             )
@@ -313,9 +317,22 @@ class Session(Closing, OfOneProcess):
         if isinstance(heard, wire.Refused):
             raise self._over(heard.as_error())
 
+    @property
+    def store_failed(self) -> bool:
+        """Whether this life of the broker ended by its store: the log may have lost its end."""
+        return self.board.half(layout.BOARD_STATE) == BrokerState.FAILED
+
+    def _has_successor(self) -> bool:
+        """Whether the broker was started again; its board is named once its log is recovered."""
+        with suppress(OSError):
+            return read_board_file(self.home).get("epoch", "") not in ("", f"{self.epoch:x}")
+        return False
+
     def _over(self, error: GantryError) -> GantryError:
         if self._why_over is None:
             self._why_over = error
+        if isinstance(self._why_over, StoreFailed) and self._has_successor():
+            self._why_over = gone(self.home)
         # A copy for each raise: tracebacks of several threads would pile up on one object.
         return copy(self._why_over)
 

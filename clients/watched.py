@@ -117,7 +117,7 @@ class Watched:
         return row[2]._seq != row[0] or row[2].is_answered
 
     def _is_synced(self, row: Row) -> bool:
-        return row[2].is_decided or self._link.durable() >= row[0]
+        return row[2].is_durable
 
     def _fail(self, error: GantryError) -> None:
         """The session is over: what has come counts, and nothing else will come."""

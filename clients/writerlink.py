@@ -29,7 +29,15 @@ from gantrymq.clients.session import Session, deadline_after, now_ns, pause
 from gantrymq.clients.watched import Watched
 from gantrymq.shm import layout, limits
 from gantrymq.shm.codes import EntryFlag, Status
-from gantrymq.shm.errors import BrokerGone, Closed, GantryError, MessageIllegal, QueueFull, Timeout
+from gantrymq.shm.errors import (
+    BrokerGone,
+    Closed,
+    GantryError,
+    MessageIllegal,
+    QueueFull,
+    StoreFailed,
+    Timeout,
+)
 from gantrymq.shm.kernels import frames, ring
 from gantrymq.shm.kernels.words import spin
 from gantrymq.shm.lookout import Lookout
@@ -69,6 +77,7 @@ class WriterLink:
         self._up_bytes = 0
         #: Status, route and queue id of refusals that no receipt tells of.
         self._refused: Counter[tuple[int, int, int]] = Counter()
+        self._given_up = 0  # last seq that a failure of the store has decided
         self._sleepers = 0
         self._is_looking = False
         self._looks = 0
@@ -190,8 +199,14 @@ class WriterLink:
                 )
 
     def drive(self, receipt: Pending[Any], timeout: float | None) -> None:
-        """Take completions until the receipt is decided."""
-        deadline = self.deadline(timeout)
+        """Take completions until the receipt is decided; a failure of the store decides it."""
+        try:
+            self._drive(receipt, self.deadline(timeout))
+        except StoreFailed as error:
+            if not receipt.settle():
+                receipt.set_exception(error)
+
+    def _drive(self, receipt: Pending[Any], deadline: int) -> None:
         while True:
             if receipt.settle() or self._spin(receipt):
                 return
@@ -275,14 +290,34 @@ class WriterLink:
         session = self.session
         try:
             return session.wait(deadline, ready)
-        except (BrokerGone, Closed) as error:
+        except (BrokerGone, Closed, StoreFailed) as error:
             with self.lock:
                 # Another thread may have replaced it meanwhile; then there is news to look at.
                 if self.session is session:
-                    if isinstance(error, Closed):
+                    if not isinstance(error, BrokerGone):
+                        self._give_up_open()
                         raise
                     self._attach_again(deadline)
             return True
+
+    def _give_up_open(self) -> None:
+        """If the store has failed: nothing that it has not acknowledged will be; the lock is held.
+
+        Nothing is submitted again: whoever was told of the failure may have sent it anew, and what
+        lies behind the durable position may be other messages after a start.
+        """
+        if not self.session.store_failed:
+            return
+        if self.fast is not None:
+            self.fast.detach()
+        self.look()
+        rows = self.lane.unanswered(Status.STORE_FAILED)
+        rows = rows[rows[:, frames.OUT_SEQ] > self._given_up]
+        if len(rows):
+            self._given_up = int(rows[-1, frames.OUT_SEQ])
+            self._note_refusals(rows)
+            self.pages.fill(rows)
+        self.pages.give_up_beyond(self.durable())
 
     def wait_taken(self, deadline: int) -> None:
         """Until all that is put by now is in the log; a new session's ring has it once more."""
@@ -378,6 +413,9 @@ class WriterLink:
             self.session.check()
         except BrokerGone:
             self._attach_again(deadline)
+        except StoreFailed:
+            self._give_up_open()
+            raise
         self.session.answer_by = deadline
         return self.session
 
@@ -422,7 +460,8 @@ class WriterLink:
         self._wait_for_handover(session, deadline)
         # Only now will nothing more be taken from the old ring. What was taken is answered, in
         # the ring or from the log: so first the entries that were left, then the answers.
-        entries = self.lane.unsettled()
+        self._give_up_open()
+        entries = b"" if self.session.store_failed else self.lane.unsettled()
         self.look()
         completed = int(self.lane.words[frames.COMPLETED])
         lane = WriterLane(session.arena, session.plan.writer, self.lane.seq, completed)

@@ -152,7 +152,9 @@ class PushMember(GroupMember):
         self.report_untabled()
 
     def resumable(self) -> dict[MessageQueue, Resumed]:
-        """What a member of the next session goes on by."""
+        """What a member of the next session goes on by: nothing after the store has failed."""
+        if self.session.store_failed:
+            return {}
         found = dict(self._before)
         for assigned in self.assigned.values():
             window = self.windows.get(assigned.number)

@@ -274,6 +274,12 @@ class CheckerLink:
                 raise Closed("this producer is closed")
             return session, lane
 
+    def wake(self) -> None:
+        """Let whoever sleeps look."""
+        session = self._session
+        if session is not None and session.is_open:
+            session.bell.ring()
+
     def lose(self) -> None:
         """Let go of the session if it is over; another thread may have done so."""
         with self._opening:

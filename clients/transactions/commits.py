@@ -1,7 +1,8 @@
 """Commits without waiting: many transactions of a producer on their way at a time.
 
 A commit is asked for once its halves are in the log, whatever their level: a decision that is
-durable has durable halves before it. Whoever waits for one moves them all on.
+durable has durable halves before it. Whoever looks takes all answers that are there, so that each
+future is decided by its own answer, whatever another one waits for.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from gantrymq.clients.receipts import Pending, ReceiptFuture
 from gantrymq.clients.session import now_ns, pause
 from gantrymq.shm import limits, transactionwire
 from gantrymq.shm.codes import Level
-from gantrymq.shm.errors import Closed, GantryError, Timeout, Unavailable
+from gantrymq.shm.errors import Closed, GantryError, StoreFailed, Timeout, Unavailable
 from gantrymq.shm.lookout import Lookout
 from gantrymq.shm.transactionwire import End
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gantrymq.clients.transactions.checkerlink import CheckerLink
     from gantrymq.clients.transactions.endform import EndForm
     from gantrymq.clients.transactions.transaction import Owner, Transaction
@@ -46,11 +49,13 @@ class CommitFuture(Pending[None]):
 
     _transaction: Transaction
     _serial = 0  # of its END, once it was put
+    _is_waiting = True  # for its halves
 
     def settle(self) -> bool:
         """Become done if the answer is there."""
         if self._state == "PENDING":
-            self._page.owner.look()
+            owner: Any = self._page.owner
+            owner.look(self)
         return self._state != "PENDING"
 
     def result(self, timeout: float | None = None) -> None:
@@ -80,7 +85,8 @@ class Commits:
         self._waiting: deque[CommitFuture] = deque()  # for their halves
         self._asked: dict[int, CommitFuture] = {}
         self._ends: dict[int, End] = {}
-        self._watched: list[Pending[Any]] = []
+        self._ending: list[CommitFuture] = []  # in a thread each
+        self._watched: list[CommitFuture] = []
         self._watcher: threading.Thread | None = None
 
     def begin(self, transaction: Transaction) -> CommitFuture:
@@ -96,31 +102,51 @@ class Commits:
     def pending(self) -> list[CommitFuture]:
         """Those without an answer."""
         with self._lock:
-            return [*self._asked.values(), *self._waiting]
+            return [*self._asked.values(), *self._ending, *self._waiting]
 
-    def look(self) -> None:
-        """Ask for what can be asked for, take the answers that are there."""
+    def look(self, wanted: CommitFuture | None = None) -> None:
+        """Ask for what can be asked for, `wanted` before its turn; take the answers."""
         with self._lock:
             waiting = self._waiting
             if waiting and not waiting[0]._transaction.is_ready():
                 self._owner.writer.look()
             while waiting and (ready := waiting[0]._transaction.is_ready()):
                 self._ask(waiting.popleft(), commit=ready > 0)
+            if wanted and wanted._is_waiting and (ready := wanted._transaction.is_ready()):
+                waiting.remove(wanted)
+                self._ask(wanted, commit=ready > 0)
             if self._asked:
                 self._link.take()
                 self._take_answers()
 
     def _ask(self, future: CommitFuture, *, commit: bool) -> None:
+        future._is_waiting = False
         transaction, link = future._transaction, self._link
         places = transaction.places()
-        if not places or len(places) > transactionwire.HALVES_MAX:
+        if not places:
             future.end(transaction.end_now(commit))
+            return
+        if len(places) > transactionwire.HALVES_MAX:
+            self._ending.append(future)
+            thread = threading.Thread(
+                target=self._end, args=(future, commit), name="gantrymq-commit", daemon=True
+            )
+            thread.start()
             return
         serial = future._serial = link.next_serial()
         end = End(serial, self._owner.group, transaction.transaction_id, commit, places)
         self._asked[serial], self._ends[serial] = future, end
         link.expected.add(serial)
         self._put(end)
+
+    def _end(self, future: CommitFuture, commit: bool) -> None:
+        """What takes several ENDs, one after the other."""
+        try:
+            future.end(future._transaction.end_now(commit))
+        finally:
+            with self._lock:
+                self._ending.remove(future)
+            self._link.wake()
 
     def _put(self, end: End) -> None:
         """Put a request, or leave it to the repetition."""
@@ -149,29 +175,45 @@ class Commits:
     # -------------------------------------------------------------- what futures need of an owner
 
     def drive(self, future: CommitFuture, timeout: float | None) -> None:
-        """Move all commits on until this one is answered. Raises Timeout, Closed."""
+        """Move commits on until this one is answered. Raises Timeout, Closed."""
         deadline_ns = self._owner.deadline(timeout)
         while not future.settle():
             if now_ns() >= deadline_ns:
                 raise Timeout("the transaction has no answer yet; ask the future again")
-            try:
-                if future._serial:
-                    self._wait_answer(future, deadline_ns)
-                else:
-                    self._wait_halves(deadline_ns)
-            except Timeout:
-                continue
-            except (Unavailable, Closed):
-                self._owner.require_open()
-                self._link.lose()
-                pause(_PAUSE_S)
-                self._repeat()
+            if future._is_waiting:
+                self._guarded(lambda: self._wait_halves(future, deadline_ns))
+            else:
+                self._guarded(lambda: self._wait_answer(deadline_ns, future.settle))
 
-    def _wait_answer(self, future: CommitFuture, deadline_ns: int) -> None:
-        if self._look_out() or future.settle():
+    def _guarded(self, wait: Callable[[], None]) -> None:
+        """Wait for something, over restarts of the broker."""
+        try:
+            wait()
+        except Timeout:
+            return
+        except (Unavailable, Closed):
+            self._owner.require_open()
+            self._link.lose()
+            pause(_PAUSE_S)
+            self._repeat()
+        except StoreFailed as error:
+            self._give_up(error)
+
+    def _give_up(self, error: StoreFailed) -> None:
+        """Nobody answers what was asked of this life of the broker: it is in doubt."""
+        with self._lock:
+            asked = list(self._asked.values())
+            self._link.expected.difference_update(self._asked)
+            self._asked.clear()
+            self._ends.clear()
+        for future in asked:
+            future.end(future._transaction.in_doubt(str(error)))
+
+    def _wait_answer(self, deadline_ns: int, is_done: Callable[[], bool]) -> None:
+        if self._look_out() or is_done():
             return
         until = min(deadline_ns, now_ns() + _REPEAT_NS)
-        if not self._link.sleep(until, lambda: bool(self._link.answered) or future.settle()):
+        if not self._link.sleep(until, lambda: bool(self._link.answered) or is_done()):
             self._repeat()
 
     def _look_out(self) -> bool:
@@ -182,14 +224,10 @@ class Commits:
             self._owner.writer.watch_completions(lookout)
         return lookout.wait(limits.SPIN_ROUNDS)
 
-    def _wait_halves(self, deadline_ns: int) -> None:
-        """Until the first that waits has its halves in the log."""
-        with self._lock:
-            halves = self._waiting[0]._transaction.halves if self._waiting else []
-        for half in halves:
-            row = ReceiptFuture.of(half._page, half._seq, half._topic, Level.WRITTEN)
-            if not row.settle():
-                row._page.owner.drive(row, max(0.0, (deadline_ns - now_ns()) / 1e9))
+    def _wait_halves(self, future: CommitFuture, deadline_ns: int) -> None:
+        """Until its halves are in the log."""
+        for row in _missing(future):
+            row._page.owner.drive(row, max(0.0, (deadline_ns - now_ns()) / 1e9))
 
     def _repeat(self) -> None:
         """Put what has no answer once more: who was asked may have forgotten it."""
@@ -199,6 +237,7 @@ class Commits:
 
     def watch(self, future: Pending[Any]) -> None:
         """Decide a future that nobody waits for in a thread of our own."""
+        assert isinstance(future, CommitFuture), "others have another owner"
         with self._lock:
             self._watched.append(future)
             if self._watcher is None:
@@ -206,22 +245,36 @@ class Commits:
                     target=self._watch, name="gantrymq-commits", daemon=True
                 )
                 self._watcher.start()
+        for row in _missing(future):
+            row.add_done_callback(lambda _row: self.look(future))
 
     def _watch(self) -> None:
+        """Take answers as long as there are futures that nobody waits for."""
         while True:
             with self._lock:
+                self._watched = [future for future in self._watched if not future.is_decided]
                 if not self._watched:
                     self._watcher = None
                     return
-                future = self._watched[0]
             try:
-                self.drive(future, None)  # type: ignore[arg-type]
-            except Timeout:
-                continue
+                self._guarded(self._watch_once)
             except GantryError as error:
-                with contextlib.suppress(BaseException):
-                    future.set_exception(error)
+                self._fail_watched(error)
             except BaseException:
                 log.exception("a callback of a commit's future has raised")
-            with self._lock:
-                self._watched.remove(future)
+
+    def _watch_once(self) -> None:
+        self.look()
+        self._wait_answer(self._owner.deadline(None), lambda: False)
+
+    def _fail_watched(self, error: GantryError) -> None:
+        for future in self._watched:
+            with contextlib.suppress(BaseException):
+                future.set_exception(error)
+
+
+def _missing(future: CommitFuture) -> list[ReceiptFuture]:
+    """Receipts of its halves that are not in the log yet, at the level that a commit needs."""
+    halves = future._transaction.halves
+    rows = [ReceiptFuture.of(h._page, h._seq, h._topic, Level.WRITTEN) for h in halves]
+    return [row for row in rows if not row.settle()]

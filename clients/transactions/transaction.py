@@ -291,7 +291,7 @@ class Transaction(OfOneProcess):
                 part = places[first : first + most]
                 answer = self._owner.end(self.transaction_id, commit, part, asked, deadline_ns)
             except GantryError as error:
-                raise self._in_doubt(wanted, str(error)) from error
+                raise self.in_doubt(str(error), wanted) from error
             if answer.error or answer.outcome != wanted:
                 raise self._refused(answer, wanted)
             asked = 0
@@ -305,12 +305,12 @@ class Transaction(OfOneProcess):
         """The error of an answer that is not what was asked for."""
         if answer.error and answer.outcome == wanted:
             others = "committed" if wanted == COMMITTED else "rolled back"
-            return self._in_doubt(wanted, f"{answer.text}; its other messages are {others}")
+            return self.in_doubt(f"{answer.text}; its other messages are {others}", wanted)
         if answer.outcome in (COMMITTED, ROLLED_BACK, GIVEN_UP):
             self._is(answer.outcome)
             return self._decided(answer.text)
         if answer.error in _STILL_OPEN:
-            return self._in_doubt(wanted, f"{answer.text or answer.error}; it is still open")
+            return self.in_doubt(f"{answer.text or answer.error}; it is still open", wanted)
         self._is("failed")
         return TransactionFailed(
             f"transaction {self.transaction_id} could not be ended, nothing was stored for it:"
@@ -330,8 +330,10 @@ class Transaction(OfOneProcess):
             outcome=self.state,
         )
 
-    def _in_doubt(self, wanted: str, why: str) -> TransactionInDoubt:
+    def in_doubt(self, why: str, wanted: str = COMMITTED) -> TransactionInDoubt:
+        """It is not known to be what was wanted: the same method may ask again."""
         self._is("in_doubt")
+        self._future = None  # the next commit asks again
         what = "committed" if wanted == COMMITTED else "rolled back"
         return TransactionInDoubt(
             f"transaction {self.transaction_id} is not known to be {what}: {why}. Ask again by"

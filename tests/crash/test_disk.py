@@ -59,6 +59,12 @@ def send_until_refused(producer: Producer) -> list[tuple[SendReceipt, bytes]]:
             return told
 
 
+def poll_for_ever(consumer: PullConsumer) -> None:
+    """Until a poll raises."""
+    while True:
+        consumer.poll(timeout=PATIENCE_S)
+
+
 FINAL = [
     fault("sync", errno.EIO, "commitlog/"),
     fault("sync", errno.ENOSPC, "commitlog/"),
@@ -103,6 +109,56 @@ def test_a_failed_write_or_sync_is_final(
     require_true([*load.receipts, *told, (receipt, b"after")], records)
     kept = [item for item in records if not item.record.body.startswith(b"during")]
     require_once([*load.bodies, b"after"], kept)
+
+
+def test_clients_go_on_with_the_broker_that_follows_a_failed_store(
+    start: Callable[..., FaultyBroker],
+) -> None:
+    """What was open is told StoreFailed, and stays so; the same objects find the next broker."""
+    broker = start(flush_interval_commit_log=60_000)
+    with (
+        Producer(broker.home, timeout=PATIENCE_S, producer_group="pay") as producer,
+        PullConsumer("g", ["orders"], home=broker.home, consume_from=FIRST) as consumer,
+    ):
+        producer.send("orders", b"before", durability="durable")
+        assert [message.body for message in consumer.poll(timeout=PATIENCE_S)] == [b"before"]
+        consumer.commit()
+        paid = producer.begin_transaction()
+        producer.send("orders", b"paid", transaction=paid)
+        paid.commit_async().result(PATIENCE_S)
+        broker.fail(fault("sync", errno.EIO, "commitlog/"))
+        asked, watched = (
+            producer.send_async("payments", b"lost", durability="durable") for _ in range(2)
+        )
+        told = threading.Event()
+        watched.add_done_callback(lambda _: told.set())
+        with pytest.raises(StoreFailed):
+            asked.result(PATIENCE_S)
+        assert told.wait(PATIENCE_S)
+        for future in (asked, watched):
+            assert future.done()
+            assert isinstance(future.exception(0), StoreFailed)
+        with pytest.raises(StoreFailed, match="start the broker again"):
+            producer.send("orders", b"late")
+        with pytest.raises(StoreFailed):
+            producer.send_async("orders", b"late").result(PATIENCE_S)
+        with pytest.raises(StoreFailed):
+            poll_for_ever(consumer)
+        broker.end()
+        broker.fail()
+        broker.again().wait_until_ready()
+        bodies = [b"after", b"transacted", b"last"]
+        producer.send("orders", bodies[0])
+        with producer.transaction() as transaction:
+            producer.send("orders", bodies[1], transaction=transaction)
+        producer.send_async("orders", bodies[2], durability="durable").result(PATIENCE_S)
+        got = list[bytes]()
+        while not set(bodies) <= set(got):
+            got += [bytes(message.body) for message in consumer.poll(timeout=PATIENCE_S)]
+        assert b"late" not in got
+        assert isinstance(asked.exception(0), StoreFailed)
+    assert broker.stop()[0] == ExitCode.OK
+    require_sound(store_of(broker.home))
 
 
 def test_a_device_that_stalls_holds_up_who_waits_for_it(
