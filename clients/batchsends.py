@@ -78,8 +78,10 @@ class BatchSends:
             level = self._sends.level_of(wished.topic, durability, timeout)
         flags |= BATCH | RECEIPT | (DURABLE if level == Level.DURABLE else 0)
         link = self._link
+        deadline = link.deadline(timeout)
+        link.know(wished.topic, deadline)
         with link.lock:
-            last = self._put(wished, flags, link.deadline(timeout))
+            last = self._put(wished, flags, deadline)
             future = BatchFuture.of(link.pages, last, len(wished.items), (wished.topic, level))
         link.look_now_and_then(last, len(wished.items))
         return future

@@ -19,7 +19,7 @@ from gantrymq.clients.member import GroupMember, Terms
 from gantrymq.clients.message import MessageQueue, ReceivedMessage
 from gantrymq.clients.queries.bytime import offset_at
 from gantrymq.clients.queries.moments import milliseconds
-from gantrymq.clients.session import NEVER_NS, Session, deadline_after, now_ns, pause
+from gantrymq.clients.session import Session, deadline_after, now_ns, pause
 from gantrymq.clients.subscription import Subscription, describe, digest
 from gantrymq.shm.errors import (
     ArgumentIllegal,
@@ -75,8 +75,9 @@ class PullConsumer(OfOneProcess):
         `consume_from` says where a group begins that has no offset yet; TIMESTAMP needs
         `consume_timestamp`. `assignment` says how queues are spread over members: "sticky" moves
         few, "average" does as RocketMQ. `timeout` is what `poll` waits if it is not told: seconds,
-        10 by default (None), for ever with math.inf. Raises BrokerGone, GroupIllegal,
-        TopicNotFound, FilterSyntaxError, ...
+        10 by default (None), for ever with math.inf; this, and each attaching anew, waits as long
+        for the broker's answers, a second at least and 30 at most. Raises BrokerGone, Timeout,
+        GroupIllegal, TopicNotFound, FilterSyntaxError, ...
         """
         (
             self.group, filters, self._home, self.auto_commit, timeout,
@@ -338,9 +339,14 @@ class PullConsumer(OfOneProcess):
         return member
 
     def _attach(
-        self, places: dict[MessageQueue, tuple[int, int]], answer_by: int = NEVER_NS
+        self, places: dict[MessageQueue, tuple[int, int]], timeout: float | None = None
     ) -> Attachment:
-        """Begin a session and join; `places` are those of the session before."""
+        """Begin a session and join; `places` are those of the session before.
+
+        `timeout` is the consumer's own unless given, but a second at least.
+        """
+        patience_s = self._timeout_s if timeout is None else timeout
+        answer_by = deadline_after(max(patience_s, _ATTACH_S))
         make, store = self._make_member, self._store_id
         attachment = Attachment(self._home, self.group, self._filters, make, store, answer_by)
         self._store_id = attachment.session.store_id
@@ -353,8 +359,7 @@ class PullConsumer(OfOneProcess):
     def _attach_again(self, mode: int, timeout: float) -> Attachment:
         if mode & poll.PASS:
             self._pass_all()  # all of it was returned: a poll that fails hands nothing out
-        answer_by = deadline_after(max(timeout, _ATTACH_S))
-        return self._attach(self._member.places(), answer_by)
+        return self._attach(self._member.places(), timeout)
 
     def _guarded(self, act: Callable[[Attachment], None]) -> None:
         """Do something that a broker's end may cut short; `_collect` attaches again."""

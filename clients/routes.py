@@ -33,10 +33,13 @@ class Routes:
         self._slots: list[tuple[str, bytes]] = []
         self._levels: dict[str, Level] = {}
 
-    def attach(self, session: Session) -> None:
-        """Write all routes into a new session's arena, in the same order."""
-        for number, (topic, block) in enumerate(self._slots):
-            self._write(session, number, topic, block)
+    def attach(self, session: Session, first: int = 0) -> int:
+        """Write all routes from a number on into a new session's arena; how many it has then."""
+        number = first
+        while number < len(self._slots):
+            self._write(session, number, *self._slots[number])
+            number += 1
+        return number
 
     def number(self, session: Session, topic: str, tag: str | None) -> tuple[int, bytes]:
         """A route, and properties that do not fit into it and go with each message."""

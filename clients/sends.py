@@ -50,9 +50,11 @@ class Sends:
         if level is not None:
             return level
         link = self.link
+        deadline = link.deadline(timeout)
+        link.know(topic, deadline)
         with link.lock:
             link.require_open()
-            return link.routes.level_asked(link.living(link.deadline(timeout)), topic)
+            return link.routes.level_asked(link.living(deadline), topic)
 
     def _wished_level(self, durability: str | None) -> Level | None:
         return self._level if durability is None else rules.level_of(durability)
@@ -76,6 +78,7 @@ class Sends:
         link = self.link
         deadline = link.deadline(timeout)
         link.backlog.wait(deadline)
+        link.know(wished.topic, deadline)
         with link.lock:
             link.require_open()
             session = link.living(deadline)

@@ -26,7 +26,15 @@ from gantrymq.shm.arena import check_header, map_arena, plan_arena
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import attach_board
 from gantrymq.shm.codes import BrokerState
-from gantrymq.shm.errors import BrokerGone, Closed, Evicted, GantryError, Incompatible, StoreFailed
+from gantrymq.shm.errors import (
+    BrokerGone,
+    Closed,
+    Evicted,
+    GantryError,
+    Incompatible,
+    StoreFailed,
+    Timeout,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +86,7 @@ class Session(Closing, OfOneProcess):
         self._requests = threading.RLock()
         self._turn = threading.Condition()
         self._poller = 0  # the thread that sleeps on the descriptors, or was broken off there
-        self._control = ControlChannel(self.home, self._answer_s)
+        self._control = ControlChannel(self.home, _answer_s(answer_by))
         try:
             hello = wire.Hello(
                 os.getpid(), layout.FINGERPRINT, "client", producer, groups, scheduler,
@@ -92,7 +100,7 @@ class Session(Closing, OfOneProcess):
         _sessions.add(self)
 
     def _greet(self, hello: wire.Hello) -> None:
-        answer, descriptors = self._ask(hello)
+        answer, descriptors = self._ask(hello, self.answer_by)
         try:
             welcome = expect(answer, wire.Welcome)
             self.plan = plan_arena(*welcome.ring_bytes)
@@ -136,35 +144,52 @@ class Session(Closing, OfOneProcess):
 
     # -------------------------------------------------------------------------------------- asking
 
+    def knows(self, topic: str) -> bool:
+        """Whether `open_topic` has nothing to ask."""
+        return topic in self._topics
+
     def open_topic(
-        self, name: str, *, create: bool = True, of_member: bool = False
+        self,
+        name: str,
+        *,
+        create: bool = True,
+        of_member: bool = False,
+        answer_by: int | None = None,
     ) -> wire.TopicOpened:
         """A topic's number and queues; asked for once. `of_member` as wire.OpenTopic has it.
 
-        Raises TopicNotFound, MessageIllegal, or what `check` raises.
+        Raises TopicNotFound, MessageIllegal, or as `request`.
         """
         known = self._topics.get(name)
         if known is None:
             name = str.__str__(name)  # of a subclass, numpy's for example, there is no encoding
-            known = expect(self.request(wire.OpenTopic(name, create, of_member)), wire.TopicOpened)
+            asked = wire.OpenTopic(name, create, of_member)
+            known = expect(self.request(asked, answer_by), wire.TopicOpened)
             self._topics[name] = known
         return known
 
-    def request(self, frame: wire.Frame) -> wire.AnyFrame:
-        """Ask the supervisor. Raises what it refuses with, Timeout, or what `check` raises."""
+    def request(self, frame: wire.Frame, answer_by: int | None = None) -> wire.AnyFrame:
+        """Ask the supervisor, until `answer_by` if that is not the session's own.
+
+        Raises what it refuses with, Timeout, or what `check` raises.
+        """
         self.check()
-        with self._requests:
-            answer, descriptors = self._ask(frame)
+        until = self.answer_by if answer_by is None else answer_by
+        if not self._requests.acquire(timeout=_answer_s(until)):
+            raise Timeout(
+                f"the broker at {self.home} has not answered another thread in time: it is busy,"
+                " or stopped. Try again later"
+            )
+        try:
+            answer, descriptors = self._ask(frame, until)
+        finally:
+            self._requests.release()
         close_all(descriptors)
         return answer
 
-    @property
-    def _answer_s(self) -> float:
-        return min(ANSWER_S, max(0.0, (self.answer_by - now_ns()) / 1e9))
-
-    def _ask(self, frame: wire.Frame) -> tuple[wire.AnyFrame, list[int]]:
+    def _ask(self, frame: wire.Frame, until: int) -> tuple[wire.AnyFrame, list[int]]:
         try:
-            return self._control.ask(frame, self._answer_s)
+            return self._control.ask(frame, _answer_s(until))
         except (BrokerGone, Evicted) as error:
             if self._why_over is None and self.session and not self.is_open:
                 raise Closed(_CLOSED) from error
@@ -363,6 +388,11 @@ class Session(Closing, OfOneProcess):
             "this session was opened by the parent of this forked process: open a new one"
         )
         self._give_back()
+
+
+def _answer_s(until_ns: int) -> float:
+    """How long an answer of the supervisor is waited for."""
+    return min(ANSWER_S, max(0.0, (until_ns - now_ns()) / 1e9))
 
 
 def now_ns() -> int:

@@ -12,8 +12,8 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, Final, TypeVar, cast
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from gantrymq.clients.backlog import Backlog, Put
 from gantrymq.clients.fastcall import FastPut
 from gantrymq.clients.lane import DRAIN_ROWS, WriterLane
+from gantrymq.clients.message import check_topic
 from gantrymq.clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
 from gantrymq.clients.routes import Routes
 from gantrymq.clients.session import Session, deadline_after, now_ns, pause
@@ -81,7 +82,7 @@ class WriterLink:
         self._sleepers = 0
         self._is_looking = False
         self._looks = 0
-        self._is_replacing = False
+        self._replacer = 0  # the thread that attaches again
         self.is_away = False  # since it was looked for the last time
         self._impatient: set[int] = set()  # threads that do not wait for it
         self.backlog = Backlog(self)
@@ -190,7 +191,8 @@ class WriterLink:
                 self._enlarge(size(), deadline)
                 continue
             self.look()
-            moved = self._wait_once(deadline, lambda seen=seen: self.lane.taken() != seen)
+            with self._unlocked():
+                moved = self._wait_once(deadline, lambda seen=seen: self.lane.taken() != seen)
             if not moved:
                 raise QueueFull(
                     "the ring to the broker stayed full: it is slower than this producer,"
@@ -297,7 +299,7 @@ class WriterLink:
                     if not isinstance(error, BrokerGone):
                         self._give_up_open()
                         raise
-                    self._attach_again(deadline)
+                    self._attach_again(deadline, ready)
             return True
 
     def _give_up_open(self) -> None:
@@ -419,45 +421,88 @@ class WriterLink:
         self.session.answer_by = deadline
         return self.session
 
-    def _attach_again(self, deadline: int) -> None:
-        """After the broker's end: a new session under the old identity. Raises BrokerGone."""
+    def know(self, topic: str, deadline: int) -> None:
+        """Have a topic opened before the lock is taken: the supervisor may take its time.
+
+        Raises MessageIllegal, TopicNotFound, or what a session raises.
+        """
+        if isinstance(topic, str) and self.session.knows(topic):
+            return
+        check_topic(topic)
+        with self.lock:
+            self.require_open()
+            session = self.living(deadline)
+        session.open_topic(topic, answer_by=deadline)
+
+    def _attach_again(self, deadline: int, is_done: Callable[[], bool] = lambda: False) -> None:
+        """After the broker's end: a new session under the old identity. Raises BrokerGone.
+
+        Not for longer than until `is_done`.
+        """
         self.require_open()
         if threading.get_ident() in self._impatient:
             raise BrokerGone("the broker is away")
-        self._replace_session(deadline, self._up_bytes)
+        self._replace_session(deadline, self._up_bytes, is_done)
 
-    def _replace_session(self, deadline: int, up_bytes: int) -> None:
-        """Go on with a new session and what may not be in the log; a failure changes nothing."""
+    def _replace_session(
+        self, deadline: int, up_bytes: int, is_done: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Go on with a new session and what may not be in the log; a failure changes nothing.
+
+        One thread at a time does so, the others wait for it; the lock is held.
+        """
         if self.fast is not None:
             self.fast.detach()
         before = self.session
         while self.session is before:
-            if self._is_replacing:
+            if self._replacer == threading.get_ident():
                 raise BrokerGone("the session is being replaced: a signal handler came between")
-            self._is_replacing = True
-            try:
-                self._replace(deadline, up_bytes)
-            except BrokerGone:
-                self.is_away = True
-                if now_ns() >= deadline:
-                    raise
-            finally:
-                self._is_replacing = False
-            if self.session is before:
-                self._pause_unlocked()
+            why = self._try_to_replace(deadline, up_bytes)
+            if why is None or is_done():
+                return
+            if now_ns() >= deadline:
+                raise why
+            with self._unlocked():
+                pause(REATTACH_S)
 
-    def _pause_unlocked(self) -> None:
-        """Let others have the lock meanwhile: who does not wait must not wait for who does."""
+    def _try_to_replace(self, deadline: int, up_bytes: int) -> BrokerGone | None:
+        """Why it cannot be done yet, or None."""
+        if self._replacer:
+            return BrokerGone("the broker is away, and another thread waits for it")
+        try:
+            self._replace(deadline, up_bytes)
+        except BrokerGone as error:
+            self.is_away = True
+            return error
+        return None
+
+    @contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        """Let others have the lock meanwhile: their calls wait no longer than they wish to."""
         lock: Any = self.lock
         held = lock._release_save()
         try:
-            pause(REATTACH_S)
+            yield
         finally:
             lock._acquire_restore(held)
 
     def _replace(self, deadline: int, up_bytes: int) -> None:
-        session = self._open_session(up_bytes, deadline)
-        self._wait_for_handover(session, deadline)
+        self._replacer = threading.get_ident()
+        try:
+            with self._unlocked():
+                session, known = self._open_session(up_bytes, deadline)
+            try:
+                self.require_open()
+                self._wait_for_handover(session, deadline)
+                self.routes.attach(session, known)
+            except BaseException:
+                session.close()
+                raise
+            self._go_on_with(session)
+        finally:
+            self._replacer = 0
+
+    def _go_on_with(self, session: Session) -> None:
         # Only now will nothing more be taken from the old ring. What was taken is answered, in
         # the ring or from the log: so first the entries that were left, then the answers.
         self._give_up_open()
@@ -477,26 +522,22 @@ class WriterLink:
 
         Another life of the broker has another writer, and the old one is dead.
         """
-        if session.epoch != self.session.epoch or self.lane.taken() == self.lane.put_end:
-            return
-        lane = WriterLane(session.arena, session.plan.writer, 0, 0)
-        try:
+        if session.epoch == self.session.epoch and self.lane.taken() != self.lane.put_end:
+            lane = WriterLane(session.arena, session.plan.writer, 0, 0)
             if not session.wait(deadline, lane.adopted):
                 raise Timeout("the broker's writer has not taken the new session over yet")
-        except BaseException:
-            session.close()
-            raise
 
-    def _open_session(self, up_bytes: int, deadline: int) -> Session:
-        """A session under the old identity that knows all routes. Raises Incompatible."""
+    def _open_session(self, up_bytes: int, deadline: int) -> tuple[Session, int]:
+        """A session under the old identity, and how many routes it knows. Raises Incompatible."""
         session = Session(self._home, self._identity, up_bytes=up_bytes, answer_by=deadline)
         session.require_store(self.session.store_id)
         try:
-            self.routes.attach(session)
+            known = self.routes.attach(session)
+            self._wait_for_handover(session, deadline)
         except BaseException:
             session.close()
             raise
-        return session
+        return session, known
 
     def _enlarge(self, size: int, deadline: int) -> None:
         """A message larger than half the ring: attach again with a larger one."""
@@ -505,7 +546,8 @@ class WriterLink:
             wanted *= 2
         if wanted <= self._up_bytes:
             raise MessageIllegal(f"{size} bytes do not fit into the ring to the broker")
-        self.wait_taken(deadline)
+        with self._unlocked():
+            self.wait_taken(deadline)
         self._replace_session(deadline, wanted)
         if self.lane.plan.up_bytes >= wanted:  # else another thread has replaced it meanwhile
             self._up_bytes = wanted

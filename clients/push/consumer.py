@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, Unpack
 
-from gantrymq.clients.arguments import judged
+from gantrymq.clients.arguments import TIMEOUT_S, judged
 from gantrymq.clients.attachment import Attachment
 from gantrymq.clients.closing import OfOneProcess
 from gantrymq.clients.member import Terms
@@ -23,7 +23,7 @@ from gantrymq.clients.push.messagemodel import MessageModel
 from gantrymq.clients.push.options import Options, PushOptions
 from gantrymq.clients.push.telling import FaultLog
 from gantrymq.clients.push.watch import Limits
-from gantrymq.clients.session import Session, now_ns
+from gantrymq.clients.session import Session, deadline_after, now_ns
 from gantrymq.clients.signals import heard
 from gantrymq.clients.subscription import Subscription, describe, digest
 from gantrymq.shm.errors import Closed, GroupIllegal, Timeout
@@ -97,7 +97,8 @@ class PushConsumer(OfOneProcess):
         """Attach, join, and begin to call the listener. Returns at once.
 
         Raises BrokerGone, TopicNotFound, NotPermitted, GroupIllegal (another member of the group
-        subscribes differently), Closed if it was started before.
+        subscribes differently), Timeout if the broker has not answered in 10 seconds, Closed if it
+        was started before.
         """
         with self._starting:
             if self._pid:
@@ -259,7 +260,8 @@ class PushConsumer(OfOneProcess):
         if not self.options.is_broadcast:
             filters[RETRY_PREFIX + self.group] = parse_tags(EVERYTHING)  # RD-1
         make, store = self._make_member, self._store_id
-        attachment = Attachment(self._home, self.group, filters, make, store)
+        answer_by = deadline_after(TIMEOUT_S)
+        attachment = Attachment(self._home, self.group, filters, make, store, answer_by)
         self._store_id = attachment.session.store_id
         if not self.options.is_broadcast:
             self._require_retriable(attachment)

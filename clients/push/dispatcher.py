@@ -26,7 +26,7 @@ from gantrymq.clients.push.watch import RELIEF_NS, Limits, Watch
 from gantrymq.clients.push.window import Window
 from gantrymq.clients.session import now_ns
 from gantrymq.shm import groupwire
-from gantrymq.shm.errors import BrokerGone, Corrupt, Evicted, GantryError, Unavailable
+from gantrymq.shm.errors import BrokerGone, Corrupt, Evicted, GantryError, Timeout, Unavailable
 from gantrymq.shm.groupwire import merged
 
 log = logging.getLogger("gantrymq")
@@ -91,6 +91,13 @@ class Dispatcher(threading.Thread):
         self._attachment, self.member = self._attach(self._places)
         self._handoff.open(self._attachment.session)
         return self._attachment
+
+    def _connect_again(self) -> Attachment:
+        """Raises BrokerGone also for a broker that does not answer: it may be back later."""
+        try:
+            return self._connect()
+        except Timeout as error:
+            raise BrokerGone(str(error)) from error
 
     def _lose(self, *, resume: bool) -> None:
         """The session is over: what listeners have is finished before another one is begun."""
@@ -179,7 +186,7 @@ class Dispatcher(threading.Thread):
 
     def _cycle(self) -> None:
         """Hear, tell, fetch; or sleep."""
-        attachment = self._attachment or self._connect()
+        attachment = self._attachment or self._connect_again()
         self._converse(attachment)
         if self._handoff.wants_more and self._fetch(attachment):
             return

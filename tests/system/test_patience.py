@@ -1,0 +1,166 @@
+"""How long a call may hold others up: a broker that does not answer costs each its own timeout."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.control import look_at
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push import consumer as push_module
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.shm import transactionwire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
+from gantrymq.temporary import Broker
+from tests.support.brokers import ServingBroker
+from tests.support.watchdog import PATIENCE_S
+
+T = TypeVar("T")
+SHORT_S = 0.05
+
+
+class Beside(threading.Thread):
+    """A call in a thread of its own, which may take for ever."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self.told: object = None
+        self.start()
+
+    def run(self) -> None:
+        """Make it."""
+        try:
+            self.told = self._call()
+        except GantryError as error:
+            self.told = error
+
+    def require_told(self) -> object:
+        """What came of it. Fails if nothing does."""
+        self.join(PATIENCE_S)
+        assert not self.is_alive(), "the call waits for another one"
+        return self.told
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingBroker]:
+    home = tmp_path_factory.mktemp("patience") / "home"
+    with ServingBroker(home, hung_agent_timeout=0) as broker:
+        yield broker.wait_until_ready()
+
+
+@contextmanager
+def hung(pid: int) -> Iterator[None]:
+    """Let a process stand still meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_future_that_is_decided_waits_for_no_broker() -> None:
+    """The backlog has given its message up; how long its caller would wait is another matter."""
+    with Broker.temporary() as broker, Producer(broker.home) as producer:
+        producer.send("t", b"first")
+        broker.stop()
+        asked = threading.Event()
+        future = producer.send_async("t", b"given up", timeout=SHORT_S)
+
+        def ask() -> object:
+            asked.set()
+            return future.exception(math.inf)
+
+        beside = Beside(ask)
+        assert asked.wait(PATIENCE_S)
+        try:
+            assert isinstance(beside.require_told(), BrokerGone)
+        finally:
+            broker.start()
+
+
+def test_a_thread_that_waits_for_the_supervisor_holds_up_no_other(serving: ServingBroker) -> None:
+    with Producer(serving.home, timeout=math.inf) as producer:
+        producer.send("known", b"first")
+        with hung(serving.process.pid):
+            opening = Beside(lambda: producer.send("new", b"x", timeout=PATIENCE_S))
+            while not producer._link.session._control.is_asking:
+                assert opening.is_alive()
+            sending = Beside(lambda: producer.send("known", b"second", timeout=PATIENCE_S))
+            assert not isinstance(sending.require_told(), GantryError)
+            other = Beside(lambda: producer.send("other", b"x", timeout=SHORT_S))
+            assert isinstance(other.require_told(), Timeout)
+        assert not isinstance(opening.require_told(), GantryError)
+
+
+def test_a_thread_that_attaches_again_holds_up_no_other(tmp_path: Path) -> None:
+    with ServingBroker(tmp_path / "home") as broker:
+        broker.wait_until_ready()
+        with Producer(broker.home, timeout=math.inf) as producer:
+            producer.send("t", b"first")
+            broker.kill_all()
+            broker.end()
+            broker.again().wait_until_ready()
+            with hung(broker.process.pid):
+                patient = Beside(lambda: producer.send("t", b"x"))
+                while not producer._link._replacer:
+                    assert patient.is_alive()
+                hasty = Beside(lambda: producer.send("t", b"y", timeout=SHORT_S))
+                assert isinstance(hasty.require_told(), BrokerGone)
+                assert patient.is_alive()
+            assert not isinstance(patient.require_told(), GantryError)
+
+
+def test_a_thread_that_waits_for_room_holds_up_no_other(serving: ServingBroker) -> None:
+    """A full ring is full for all; each says so when its own time is up."""
+    with Producer(serving.home, timeout=math.inf) as producer:
+        producer.send("t", b"first")
+        with look_at(serving.home):
+            pid = serving.pid_of(Role.WRITER)
+        with hung(pid):
+            patient = Beside(lambda: [producer.send_async("t", bytes(4000)) for _ in range(2000)])
+            while not producer._link._sleepers:
+                assert patient.is_alive()
+            hasty = Beside(lambda: producer.send("t", bytes(4000), timeout=SHORT_S))
+            assert isinstance(hasty.require_told(), GantryError)
+        assert not isinstance(patient.require_told(), GantryError)
+
+
+def test_a_commit_in_parts_holds_up_no_other(serving: ServingBroker) -> None:
+    """Each future is decided by its own answer."""
+    with Producer(serving.home, producer_group="pay", timeout=math.inf) as producer:
+        large, small = (producer.begin_transaction() for _ in range(2))
+        halves = [
+            producer.send_async("t", b"x", transaction=large)
+            for _ in range(transactionwire.HALVES_MAX + 1)
+        ]
+        halves.append(producer.send_async("t", b"y", transaction=small))
+        for half in halves:
+            half.result(PATIENCE_S)
+        with hung(serving.pid_of(Role.TXN_CHECKER)):
+            future = large.commit_async()
+            asked = Beside(lambda: (future.done(), small.commit_async().done()))
+            assert asked.require_told() == (False, False)
+        future.result(PATIENCE_S)
+        small.commit(PATIENCE_S)
+
+
+def test_a_consumer_attaches_within_its_timeout(
+    serving: ServingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_module, "TIMEOUT_S", 1.0)
+    with hung(serving.process.pid):
+        with pytest.raises(Timeout, match=r"in 1\.0 s"):
+            PullConsumer("pull", ["t"], home=serving.home, timeout=1.0)
+        with pytest.raises(Timeout, match=r"in 1\.0 s"):
+            PushConsumer("push", ["t"], print, home=serving.home).start()
