@@ -18,11 +18,12 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TextIO, cast
 
 from gantrymq.brokerd import agents
 from gantrymq.brokerd.agents import AgentEnv
 from gantrymq.brokerd.sessions import SessionRecord
+from gantrymq.brokerd.unwaiting import Unwaiting
 from gantrymq.shm import wire
 from gantrymq.shm.codes import ExitCode, Role
 from gantrymq.shm.errors import BrokerGone, Corrupt, GantryError, Incompatible
@@ -36,6 +37,10 @@ _PR_SET_PDEATHSIG: Final = 1
 WAKE_OTHERS: Final = frozenset({Role.WRITER, Role.FLUSHER, Role.TXN_CHECKER})
 #: The note by which the supervisor knows that a process's agents are open.
 AGENT_UP: Final = "agent_up"
+#: The note that says of what an agent dies, and how much of it: a frame has 64 KiB at most.
+AGENT_FAILED: Final = "agent_failed"
+_ERROR_MAX: Final = 2000
+_TRACE_MAX: Final = 8000
 #: Errors of a send that say nothing of the child. This user's processes, clients too, may have so
 #: many descriptors on their way together.
 _TRY_AGAIN: Final = (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
@@ -142,6 +147,8 @@ class Backoff:
     """How long to wait before the next start, and when to give up."""
 
     deaths: int = 0
+    #: What the last one died of, if it has said so.
+    error: str = ""
 
     def after_death(self, lived_ns: int) -> int | None:
         """Nanoseconds to wait; None after too many quick deaths."""
@@ -188,19 +195,42 @@ def _child(
     Objects of the parent stay referenced from that stack, so none of them closes a descriptor
     number that belongs to somebody else here.
     """
+    table = SocketSessionTable(channel)
     code = int(ExitCode.STORE)
     try:
         gc.freeze()
+        sys.stderr = cast(TextIO, Unwaiting(2))
         _detach_from_parent(parent, keep)
         if not any(role in WAKE_OTHERS for role in roles):
             # Who is woken by the writer must not take its CPU while it answers its clients.
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        code = _run_agents(roles, env, SocketSessionTable(channel))
-    except BaseException:
-        traceback.print_exc()
+        _run_agents(roles, env, table)
+        code = ExitCode.OK
+    except BrokerGone:
+        code = ExitCode.NO_BROKER  # the supervisor is gone, and with it whoever could be told
+    except BaseException as error:
+        code = exit_code(error)
+        _tell_why(table, error)
     finally:
-        sys.stderr.flush()
         os._exit(code)
+
+
+def _tell_why(table: SocketSessionTable, error: BaseException) -> None:
+    """Say to the supervisor of what the agents die. Never raises, and never waits for long."""
+    with contextlib.suppress(Exception):
+        trace = "".join(traceback.format_exception(error)[-6:])
+        said, trace = _plain(said_of(error)[:_ERROR_MAX]), _plain(trace[-_TRACE_MAX:])
+        table.note("error", "agent_failed", error=said, trace=trace)
+
+
+def said_of(error: BaseException) -> str:
+    """An error in one line: of a file also its name, which its `repr` leaves out."""
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def _plain(text: str) -> str:
+    """In characters that a frame can carry: names of files may have others."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _detach_from_parent(parent: int, keep: Sequence[int]) -> None:
@@ -221,24 +251,15 @@ def _detach_from_parent(parent: int, keep: Sequence[int]) -> None:
                 os.close(descriptor)
 
 
-def _run_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable) -> int:
-    try:
-        host = _open_agents(roles, env, table)
-        table.note("debug", AGENT_UP)
-        run(
-            host,
-            clock=env.clock,
-            waiter=host.waiter,
-            keep_running=lambda: not host.finished,
-        )
-    except BrokerGone:
-        return ExitCode.NO_BROKER  # the supervisor is gone, and with it whoever could be told
-    except BaseException as error:
-        with contextlib.suppress(BrokerGone, OSError):
-            text = "".join(traceback.format_exception(error)[-6:])
-            table.note("error", "agent_failed", error=repr(error), trace=text)
-        return exit_code(error)
-    return ExitCode.OK
+def _run_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable) -> None:
+    host = _open_agents(roles, env, table)
+    table.note("debug", AGENT_UP)
+    run(
+        host,
+        clock=env.clock,
+        waiter=host.waiter,
+        keep_running=lambda: not host.finished,
+    )
 
 
 def _open_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable) -> Host:
@@ -256,3 +277,12 @@ def _open_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable
 def name_of(roles: Sequence[Role]) -> str:
     """For the log and the process list."""
     return "+".join(role.name.lower() for role in roles)
+
+
+def said_of_code(code: int) -> str:
+    """How a process ended that has not said why: its exit code, or the name of a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):  # a signal for real time has no name
+        return f"signal {signal.Signals(-code).name}"
+    return f"signal {-code}"

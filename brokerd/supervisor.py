@@ -299,6 +299,8 @@ class Supervisor:
     def _write(self, crew: Crew, note: wire.Note) -> None:
         if note.event == wire.REQUEST_SET_ASIDE:
             self._backoffs.pop(tuple(crew.roles), None)  # why it died is over
+        if note.event == children.AGENT_FAILED:
+            self._backoff_of(crew.roles).error = str(note.fields["error"])
         fields = {"agent": children.name_of(crew.roles), **note.fields}
         self._log.write(note.level, note.event, fields)
 
@@ -332,9 +334,13 @@ class Supervisor:
             if code or self._told_to_stop is not child:
                 self.fail(ExitCode.STORE, f"{name} ended with {code} during the stop")
             return
-        self._log.warning("agent_ended", agent=name, code=code, lived_ms=lived_ns // 1_000_000)
+        backoff = self._backoff_of(child.roles)
+        why = "hung" if child.hung_ns else backoff.error or children.said_of_code(code)
+        backoff.error = ""
+        lived_ms = lived_ns // 1_000_000
+        self._log.warning("agent_ended", agent=name, code=code, error=why, lived_ms=lived_ms)
         # One that hung soon after its start may do so again and again.
-        self._plan_restart(child.roles, lived_ns - child.hung_ns)
+        self._plan_restart(child.roles, lived_ns - child.hung_ns, why)
 
     def _end_hung(self, now_ns: int) -> None:
         """Kill what hangs: a successor may take over only from the dead."""
@@ -350,11 +356,14 @@ class Supervisor:
         except OSError:
             return False
 
-    def _plan_restart(self, roles: Sequence[Role], lived_ns: int) -> None:
-        wait_ns = self._backoffs.setdefault(tuple(roles), Backoff()).after_death(lived_ns)
+    def _backoff_of(self, roles: Sequence[Role]) -> Backoff:
+        return self._backoffs.setdefault(tuple(roles), Backoff())
+
+    def _plan_restart(self, roles: Sequence[Role], lived_ns: int, why: str) -> None:
+        wait_ns = self._backoff_of(roles).after_death(lived_ns)
         if wait_ns is None:
-            name = children.name_of(roles)
-            self.fail(ExitCode.STORE, f"{name} died {children.QUICK_DEATHS_MAX} times in a row")
+            deaths = f"{children.name_of(roles)} died {children.QUICK_DEATHS_MAX} times in a row"
+            self.fail(ExitCode.STORE, f"{deaths}, last of: {why}")
             return
         self._restarts.append((self._clock.monotonic_ns() + wait_ns, roles))
 

@@ -12,7 +12,7 @@ import mmap
 import os
 import stat
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from gantrymq.shm import ownfiles
 
@@ -177,15 +177,31 @@ class Storage(Protocol):
         ...
 
 
+def _names_file(
+    call: Callable[Concatenate[PosixFile, _P], _R],
+) -> Callable[Concatenate[PosixFile, _P], _R]:
+    """A call by descriptor, whose error would not say of which file it is."""
+
+    @wraps(call)
+    def named(file: PosixFile, /, *given: _P.args, **rest: _P.kwargs) -> _R:
+        try:
+            return call(file, *given, **rest)
+        except OSError as error:
+            error.filename = error.filename or file.name
+            raise
+
+    return named
+
+
 class PosixFile:
-    """A file of the operating system."""
+    """A file of the operating system. All errors name it."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self.descriptor = self.native = descriptor
         self.name = name
 
     def write_at(self, data: Buffer, position: int) -> None:
-        """Write all of `data`. An error names the file."""
+        """Write all of `data`."""
         try:
             done = os.pwrite(self.descriptor, data, position)
         except OSError as error:
@@ -196,6 +212,7 @@ class PosixFile:
             self._write_on(memoryview(data).cast("B"), done, position)
 
     @changes
+    @_names_file
     def _write_on(self, data: memoryview, done: int, position: int) -> None:
         """Go on after a short write of `done` bytes."""
         while done < len(data):
@@ -204,6 +221,7 @@ class PosixFile:
                 raise OSError(errno.EIO, "pwrite wrote nothing", self.name)
             done += count
 
+    @_names_file
     def read_into(self, buffer: Buffer, position: int) -> int:
         """Fill `buffer` as far as the file reaches."""
         left = memoryview(buffer).cast("B")
@@ -217,6 +235,7 @@ class PosixFile:
         return total
 
     @changes
+    @_names_file
     def sync(self) -> None:
         """Fdatasync."""
         os.fdatasync(self.descriptor)
@@ -227,11 +246,13 @@ class PosixFile:
             self.descriptor, ctypes.c_int64(start), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE
         )
 
+    @_names_file
     def let_go(self, start: int, count: int) -> None:
         """posix_fadvise: the kernel drops clean pages."""
         os.posix_fadvise(self.descriptor, start, count, os.POSIX_FADV_DONTNEED)
 
     @changes
+    @_names_file
     def allocate(self, size: int) -> None:
         """posix_fallocate."""
         os.posix_fallocate(self.descriptor, 0, size)
@@ -245,6 +266,7 @@ class PosixFile:
             count -= piece
 
     @changes
+    @_names_file
     def punch(self, start: int, count: int) -> None:
         """Make a hole; where the file system cannot, write zeroes. The length stays."""
         mode = _PUNCH_HOLE | _KEEP_SIZE
@@ -256,10 +278,12 @@ class PosixFile:
             self.zero_range(start, count)
 
     @changes
+    @_names_file
     def truncate(self, size: int) -> None:
         """Set the length."""
         os.ftruncate(self.descriptor, size)
 
+    @_names_file
     def extents(self, start: int, stop: int) -> list[tuple[int, int]]:
         """What was written: blocks that were only allocated need not be read."""
         found: list[tuple[int, int]] = []
@@ -276,10 +300,12 @@ class PosixFile:
             found.append((begin, start))
         return found
 
+    @_names_file
     def size(self) -> int:
         """Length in bytes."""
         return os.fstat(self.descriptor).st_size
 
+    @_names_file
     def view(self) -> NDArray[np.uint8]:
         """Read-only map; an empty file gives an empty array."""
         import numpy as np  # commands that only look at small files do without

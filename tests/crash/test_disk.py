@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -352,3 +353,20 @@ def test_what_fails_while_the_disk_is_full_comes_again_when_there_is_room(
     assert Counter(seen.bodies) == {n: 1 + (n % 2 == 0) for n in range(60)}
     assert set(restarts_of(broker.home).values()) == {0}
     assert broker.stop()[0] == ExitCode.OK
+
+
+def test_a_file_that_cannot_be_read_is_named_by_whoever_ends_of_it(
+    start: Callable[..., FaultyBroker],
+) -> None:
+    """Its agent dies at each start; the broker's last word names the file."""
+    broker = start()
+    broker.fail(fault("read", errno.EIO, "gantry/ledger"))
+    os.kill(broker.pid_of(Role.GROUPS), signal.SIGKILL)
+    code, lines = broker.end()
+    assert code == ExitCode.STORE
+    ended = [line["error"] for line in lines if line["event"] == "agent_ended"]
+    assert ended[0] == "signal SIGKILL"
+    assert all("gantry/ledger" in error for error in ended[1:])
+    (failed,) = [line["why"] for line in lines if line["event"] == "failed"]
+    assert "groups died 6 times in a row" in failed
+    assert "Input/output error: 'gantry/ledger'" in failed

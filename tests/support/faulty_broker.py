@@ -26,7 +26,7 @@ _DISK_BYTES = 1 << 20
 
 
 def fault(kind: str, number: int, under: str, *, half: bool = False) -> dict[str, Any]:
-    """One entry of the file; kinds are write, sync, allocate and create.
+    """One entry of the file; kinds are read, write, sync, allocate and create.
 
     Of kind `used` the number is how many percent of a disk of a MiB are in use.
     """
@@ -45,6 +45,11 @@ class FaultyFile(PosixFile):
         super().__init__(descriptor, name)
         self.native = -1
         self._storage = storage
+
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        """Read or fail."""
+        self._storage.raise_due(self._storage.due("read", self.name), "read", self.name)
+        return super().read_into(buffer, position)
 
     def write_at(self, data: Buffer, position: int) -> None:
         """Write all, nothing, or the first half."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gantrymq.shm.storage import PosixStorage, Storage, read_file, replace_file
+from gantrymq.shm.storage import (
+    PosixFile,
+    PosixStorage,
+    Storage,
+    is_failed_change,
+    read_file,
+    replace_file,
+)
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 
@@ -72,3 +81,30 @@ def test_a_replaced_file_is_the_new_one_whole(storage: Storage) -> None:
         replace_file(storage, "gantry/small", data)
         assert read_file(storage, "gantry/small") == data
         assert storage.list("gantry") == ["small"]
+
+
+LOOKS: dict[str, Callable[[PosixFile], object]] = {
+    "read_into": lambda file: file.read_into(bytearray(1), 0),
+    "let_go": lambda file: file.let_go(0, 1),
+    "extents": lambda file: file.extents(0, 1),
+    "size": PosixFile.size,
+    "view": PosixFile.view,
+}
+CHANGES: dict[str, Callable[[PosixFile], object]] = {
+    "write_at": lambda file: file.write_at(b"x", 0),
+    "zero_range": lambda file: file.zero_range(0, 1),
+    "sync": PosixFile.sync,
+    "allocate": lambda file: file.allocate(1),
+    "punch": lambda file: file.punch(0, 1),
+    "truncate": lambda file: file.truncate(1),
+}
+
+
+@pytest.mark.parametrize("call", LOOKS | CHANGES)
+def test_an_error_says_of_which_file_it_is(call: str) -> None:
+    """The calls of the operating system have a descriptor only."""
+    file = PosixFile(1 << 30, "a/file")  # nobody has so many
+    with pytest.raises(OSError, match="a/file") as caught:
+        (LOOKS | CHANGES)[call](file)
+    assert caught.value.errno == errno.EBADF
+    assert is_failed_change(caught.value) == (call in CHANGES)
