@@ -31,7 +31,8 @@ from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from gantrymq.workers.agent import Bells
 from gantrymq.workers.filterfile import FILE, FilterEntry, bloom_form, read_filters, write_filters
-from gantrymq.workers.reader import catchup, extensions
+from gantrymq.workers.inhand import DEATHS_MAX
+from gantrymq.workers.reader import catchup, extensions, filters
 from gantrymq.workers.reader.agent import Reader
 from gantrymq.workers.reader.catchup import TURN_NS
 
@@ -45,6 +46,10 @@ SIZES = {
 
 #: Work that is enough for some records at one time, and more than that of any one.
 LITTLE_WORK = 4000
+
+
+class PlantedError(Exception):
+    """A defect of the reader, that filters meet."""
 
 
 class Rig:
@@ -354,3 +359,44 @@ def test_records_are_read_in_vain_as_often_as_configured() -> None:
             bits = {p for n in range(others) for p in form.positions(f"g{message}-{n}", "t")}
             passed += set(form.positions(f"mine-{message}", "t")) <= bits
         assert least <= passed / 1500 <= most, (others, passed)
+
+
+@pytest.mark.parametrize("moment", ["compiled", "asked", "asked of older records"])
+def test_filters_that_have_ended_the_reader_twice_are_set_aside(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A group's expression is a client's: by a defect of ours it ended each successor as well."""
+    store = golden("filter")
+    rig = Rig(store, tmp_path)
+    reader = rig.reader()
+    if moment == "asked of older records":
+        rig.read_to(reader, rig.end)
+    rig.register(filters_of(store))
+    reader.close()
+
+    module, name = {
+        "compiled": (filters, "_bind"),
+        "asked": (extend, "extend_units"),
+        "asked of older records": (extend, "match_units"),
+    }[moment]
+    works = getattr(module, name)
+
+    def planted(*given: Any) -> Any:  # noqa: ANN401
+        if name != "extend_units" or given[4].any():  # which also makes extensions without filters
+            raise PlantedError
+        return works(*given)
+
+    monkeypatch.setattr(module, name, planted)
+    deaths = 0
+    while True:
+        try:
+            reader = rig.reader()
+            rig.read_to(reader, rig.end)
+            break
+        except PlantedError:
+            deaths += 1
+            assert deaths <= DEATHS_MAX, "it ends each successor"
+    reader.close()
+    assert deaths == DEATHS_MAX
+    assert [event for _level, event, _fields in rig.table.notes] == ["filters_set_aside"]
+    assert read_covered(rig.storage) == [], "no consumer relies on bits that are not there"

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gantrymq.brokerd import agents
 from gantrymq.brokerd.appender import Appender
-from gantrymq.shm import groupwire, schedulerwire, transactionwire
+from gantrymq.shm import groupwire, layout, schedulerwire, transactionwire
 from gantrymq.shm.codes import Role, Status
 from gantrymq.shm.kernels import frames
+from gantrymq.shm.limits import INTEREST_MAX
 from gantrymq.shm.wire import REQUEST_SET_ASIDE
 from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.membership import Membership
@@ -23,6 +25,7 @@ from tests.crash.test_arena_bits import Machine, Worker
 from tests.support.groups_rig import Hand, Rig, only
 from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.parking import Life, at_message
+from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, Peer, TxnLife, txn_life
 from tests.support.trials import mends
@@ -301,3 +304,47 @@ def replace_writer(machine: Machine, workers: Iterable[Worker]) -> None:
     machine.agents[place] = agents.build(Role.WRITER, replace(machine.env, sessions=table))
     for worker in workers:
         table.attach(worker.session)
+
+
+# ------------------------------------------------------------------------------------- the reader
+
+
+@pytest.mark.parametrize("armed", [0, 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("count", [0, 1, INTEREST_MAX, INTEREST_MAX + 1, 2**31, 2**32 - 1])
+def test_whatever_a_sleeper_says_at_most_its_own_bell_rings(
+    tmp_path: Path, armed: int, count: int
+) -> None:
+    """These are all words of a client that the reader reads."""
+    machine = Machine(tmp_path)
+    good, bad = machine.attach("good"), machine.attach("bad")
+    machine.settle()
+    junk = [2**32 - 1, 2**31, 2**31 - 1, 65536, machine.board.queues_max, 1]
+    sleep(bad, armed, count, (junk * INTEREST_MAX)[:INTEREST_MAX])
+    sleep(good, 1, 1, [0])
+    good.send()
+    agent_of = dict(zip(machine.tables, machine.agents, strict=True))
+    machine.clock.advance(1_000_000_000)
+    agent_of[Role.WRITER].do_work(machine.clock.monotonic_ns())
+    before = [rings_of(worker) for worker in (good, bad)]
+    agent_of[Role.READER].do_work(machine.clock.monotonic_ns())
+    after = [rings_of(worker) for worker in (good, bad)]
+    rung = [now - then for now, then in zip(after, before, strict=True)]
+    assert rung == [1, int(armed > 0 and count > INTEREST_MAX)]
+    shown = machine.board.word(machine.board.queue_at(0) + layout.QUEUE_MAX_OFFSET)
+    assert shown == 1
+    for agent in machine.agents:
+        agent.close()
+
+
+def sleep(worker: Worker, armed: int, count: int, queues: list[int]) -> None:
+    """As a client does that waits for messages."""
+    words = worker.session.arena.view(np.uint32)
+    words[layout.ARENA_WAIT_ARMED // 4] = armed
+    words[layout.ARENA_INTEREST_COUNT // 4] = count
+    at = layout.INTEREST_AT // 4
+    words[at : at + len(queues)] = queues
+
+
+def rings_of(worker: Worker) -> int:
+    assert isinstance(worker.session.bell, SimBell)
+    return worker.session.bell.rings

@@ -7,6 +7,7 @@ what makes queues durable, seals and indexes is the housekeeper.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gantrymq.shm import layout, limits
+from gantrymq.shm.bitmapnote import write_covered
 from gantrymq.shm.codes import Role, Stop
 from gantrymq.shm.errors import StoreFailed
 from gantrymq.shm.kernels import dispatch
@@ -27,6 +29,7 @@ from gantrymq.shm.properties import SCHEDULE_TOPIC, parse_delay_levels
 from gantrymq.shm.storage import is_disk_full, map_file
 from gantrymq.workers.agent import is_busy
 from gantrymq.workers.failure import declare_failed, unfit_record
+from gantrymq.workers.inhand import DEATHS_MAX, InHand
 from gantrymq.workers.reader.catchup import CatchUp
 from gantrymq.workers.reader.extensions import Extensions
 from gantrymq.workers.reader.queues import QueueFiles
@@ -34,6 +37,8 @@ from gantrymq.workers.reader.visibility import Visibility
 from gantrymq.workers.topicindex import TopicIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gantrymq.shm.board import Board
     from gantrymq.shm.clock import Clock
     from gantrymq.shm.storage import Storage
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
 
 IDLE_NS = 1_000_000_000
 SPACE_RETRY_NS = 1_000_000_000
+#: What is in hand while filters are compiled or asked, in place of a session.
+FILTERS = 1
 _GO_ON = (dispatch.DONE, dispatch.LIMIT)
 
 
@@ -82,13 +89,11 @@ class Reader:
         self._view.flags.writeable = False
         self._queues = QueueFiles(storage, board)
         self._visible = Visibility(board, self._form, self._touched)
+        self._hand = InHand(board, Role.READER)
         self._extensions: Extensions | None = None
         self.catch_up: CatchUp | None = None
         if settings.enable_consume_queue_ext:
-            self._extensions = Extensions(storage, board, settings)
-            self._extensions.refresh(self._dispatched)
-        if self._extensions is not None and self._extensions.filters is not None:
-            self.catch_up = CatchUp(storage, board, self._extensions)
+            self._open_extensions(settings)
         self._seen_durable = -1
         self._busy = self._flood = False
         self._work_ns = self._napped_ns = 0
@@ -105,6 +110,30 @@ class Reader:
     def _dispatched(self) -> int:
         """Log position that all is dispatched up to."""
         return self._out[dispatch.DISPATCHED]
+
+    def _open_extensions(self, settings: Any) -> None:  # noqa: ANN401 - brokerd.config.Settings
+        """Without filters, if they have ended readers before: bitmaps only save work."""
+        is_poison = self._hand.is_poison(FILTERS, 0)
+        with self._filters_in_hand():
+            self._extensions = Extensions(self._storage, self._board, settings, not is_poison)
+            self._extensions.refresh(self._dispatched)
+        if self._extensions.filters is not None:
+            self.catch_up = CatchUp(self._storage, self._board, self._extensions)
+        elif settings.enable_calc_filter_bit_map:
+            write_covered(self._storage, ())
+            self._board.count_change(layout.BOARD_BITMAP_CHANGES)
+            self._table.note("error", "filters_set_aside", deaths=DEATHS_MAX)
+
+    @contextmanager
+    def _filters_in_hand(self) -> Iterator[None]:
+        """Clients' words are compiled or asked: a reader that dies of it is to leave a trace."""
+        self._hand.take(FILTERS)
+        try:
+            yield
+        except (OSError, StoreFailed):
+            self._hand.drop()  # the disk's fault
+            raise
+        self._hand.drop()
 
     # ------------------------------------------------------------------------------- duty cycle
 
@@ -132,7 +161,8 @@ class Reader:
 
     def _cycle(self, now_ns: int) -> int:
         if self._extensions is not None:
-            self._extensions.refresh(self._dispatched)
+            with self._filters_in_hand():
+                self._extensions.refresh(self._dispatched)
         work = self._dispatch()
         if work:
             since_ns = now_ns - self._work_ns - self._napped_ns
@@ -142,7 +172,8 @@ class Reader:
         if self._visible.waits():
             work += self._follow_durable()
         if self.catch_up is not None and not self._table.stopping():
-            work += self.catch_up.step(now_ns, busy=work > 0)
+            with self._filters_in_hand():
+                work += self.catch_up.step(now_ns, busy=work > 0)
         return work
 
     def arm(self, now_ns: int) -> int:
@@ -224,7 +255,8 @@ class Reader:
             return True
         unbounded = extensions.room == limits.DISPATCH_RECORDS_MAX
         touched = self._out[dispatch.TOUCHED]
-        within = extensions.make(self._view, base, self._touched, touched, self._units, records)
+        with self._filters_in_hand():
+            within = extensions.make(self._view, base, self._touched, touched, self._units, records)
         if unbounded and not within:
             self._table.note("info", "filters_take_long", position=self._dispatched)
         self._out[dispatch.ROOM_MAX] = extensions.room

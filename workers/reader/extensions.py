@@ -36,13 +36,13 @@ class Extensions:
     """Makes and writes extensions of all queues but those of system topics."""
 
     def __init__(
-        self, storage: Storage, board: Board, settings: Any  # noqa: ANN401
+        self, storage: Storage, board: Board, settings: Any, with_filters: bool = True  # noqa: ANN401
     ) -> None:  # fmt: skip
         self._storage = storage
         self._board = board
         self.filters: Filters | None = None
         self.file_bytes: int = settings.mapped_file_size_consume_queue_ext
-        if settings.enable_calc_filter_bit_map:
+        if settings.enable_calc_filter_bit_map and with_filters:
             self.filters = Filters(storage, board, settings)
         bitmap = self.filters.form.bits // 8 if self.filters else 0
         self._unit_bytes = layout.CQ_EXT_UNIT_BYTES + bitmap
