@@ -139,6 +139,14 @@ class Board:
             return 0
         return self.word(self.queue_at(found.queue_base + queue_id) + layout.QUEUE_RECOVERED_END)
 
+    def is_dispatched_anew(self) -> bool:
+        """Whether queues say where all older messages are that a start has found in the log.
+
+        A power cut may have taken units of the log's end. Until the reader has made these again, a
+        message that is there looks as if it were gone.
+        """
+        return self.word(layout.BOARD_DISPATCHED) >= self.word(layout.BOARD_RECOVERED_END)
+
     def process(self, role: int) -> dict[str, int]:
         """The words of a process's slot."""
         return layout.PROCESS.unpack(self.memory, self.process_at(role))

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import pairwise
 
 from gantrymq.shm.codes import Status
 from gantrymq.shm.properties import HALF_TOPIC, SCHEDULE_TOPIC
@@ -21,7 +20,14 @@ from tests.support.parked import parking_place
 from tests.support.recalling import Recallable, Recalls, is_recall
 from tests.support.simbatches import check_batch_units
 from tests.support.simtime import Moments
-from tests.support.storedlog import QueueName, Stored, broken, read_log, require
+from tests.support.storedlog import (
+    QueueName,
+    Stored,
+    broken,
+    read_log,
+    require,
+    require_side_by_side,
+)
 from tests.support.txnoracle import Transactions
 
 #: By these names the log tells of messages that will never be delivered.
@@ -347,10 +353,7 @@ class Model:
                 require(prefix, "P6", f"of {who} there is no prefix")
             whole = len(members) in (0, len(seqs)) or batch in sender.torn
             require(whole, "P6", f"of {who} only {len(members)} are there")
-            for one, two in pairwise(members):
-                behind = (one.end, one.queue, one.offset + 1)
-                if behind != (two.position, two.queue, two.offset):
-                    broken("P6", f"{who} is not side by side: {one}, {two}")
+            require_side_by_side(who, members)
             self.tally["batches"] += len(members) == len(seqs)
 
     def _check_consumed(self, after: End) -> None:

@@ -9,14 +9,20 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gantrymq.shm import layout
 from gantrymq.shm.messageid import parse_offset_message_id
 from gantrymq.shm.queuenames import queue_directory
 from tests.support.model import End, Intent, Model
-from tests.support.storedlog import QueueName, Stored, broken, read_log, require
+from tests.support.storedlog import (
+    QueueName,
+    Stored,
+    broken,
+    read_log,
+    require,
+    require_side_by_side,
+)
 
 if TYPE_CHECKING:
     from gantrymq.clients.message import ReceivedMessage, SendReceipt
@@ -246,10 +252,7 @@ class Books(Model):
                 self._torn.add(batch)
             whole = len(members) in (0, len(letters)) or batch in self._torn
             require(whole, "P6", f"of batch {letters} only {members} are there")
-            for one, two in pairwise(members):
-                behind = (one.end, one.queue, one.offset + 1)
-                if behind != (two.position, two.queue, two.offset):
-                    broken("P6", f"a batch is not side by side: {one}, {two}")
+            require_side_by_side("a batch", members)
             self.tally["batches"] += len(members) == len(letters)
 
     def _check_senders(self, found: dict[bytes, Stored]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NoReturn
 
 from gantrymq.shm import layout
@@ -68,6 +69,14 @@ def require(holds: bool, promise: str, what: str) -> None:
     """`broken` unless a promise holds; where the text is dear, `broken` is called by itself."""
     if not holds:
         broken(promise, what)
+
+
+def require_side_by_side(who: str, members: Iterable[Stored]) -> None:
+    """P6: records of a batch follow one another in the log, and in one queue."""
+    for one, two in pairwise(members):
+        behind = (one.end, one.queue, one.offset + 1)
+        if behind != (two.position, two.queue, two.offset):
+            broken("P6", f"{who} is not side by side: {one}, {two}")
 
 
 def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = True) -> list[Stored]:

@@ -198,7 +198,7 @@ class Membership:
             return words["min_offset"]
         if request.consume_from == ConsumeFrom.TIMESTAMP and queue in request.starts:
             return request.starts[queue]
-        if self.board.word(layout.BOARD_DISPATCHED) < self.board.word(layout.BOARD_RECOVERED_END):
+        if not self.board.is_dispatched_anew():
             # The reader is still making units of older messages: those are not new to the group.
             return max(words["max_offset"], words["next_offset"])
         return words["max_offset"]

@@ -284,7 +284,7 @@ class SendBacks:
     def _reconcile(self) -> bool:
         """Find out which copies exist; False while the writer may still store some."""
         assert self.outlet is not None, "asked by its owner"
-        if not self._are_queues_whole() or not self.outlet.reconcile():
+        if not self._board.is_dispatched_anew() or not self.outlet.reconcile():
             return False
         wanted = dict(self._unanswered())
         if wanted:
@@ -298,14 +298,6 @@ class SendBacks:
             if self._flight.get(name) is None:
                 self._unsend(name)
         return True
-
-    def _are_queues_whole(self) -> bool:
-        """Whether queues say where messages are: a power cut may have taken units of the log's end.
-
-        Until the reader has made these again, a message that was copied looks as if it were gone.
-        """
-        recovered = self._board.word(layout.BOARD_RECOVERED_END)
-        return self._board.word(layout.BOARD_DISPATCHED) >= recovered
 
     def _unanswered(self) -> Iterable[tuple[tuple[int, str, int], tuple[Name, int]]]:
         """(origin, group, attempt) -> what it is, and where the log ended before it was put."""
