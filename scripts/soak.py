@@ -68,6 +68,8 @@ PARTS = (
          {"PYTHONHASHSEED": "0"}, {"seeds of transactions": FEW}),
     Part("clients", module("tests.sim.clients", "--seeds", "{seed}:{end}"),
          counts={"seeds of real clients": SEEDS}),
+    Part("fairness", module("tests.sim.floods", "--seeds", "{seed}:{few}"), {"PYTHONHASHSEED": "0"},
+         {"seeds of floods": FEW}),
     Part("accesses", module("tests.sim.accesses", "--seed", "{seed}", "--each", "5"),
          {"NUMBA_DISABLE_JIT": "1"}, {"deaths at each access": 5}),
     Part("calls", module("tests.sim.storage_calls", "kills", "--seed", "{seed}", "--nested", "all"),

@@ -12,7 +12,13 @@ from tests.sim.conftest import Program
 
 @pytest.mark.parametrize(
     "module",
-    ["tests.sim.seeds", "tests.sim.retries", "tests.sim.transactions", "tests.sim.clients"],
+    [
+        "tests.sim.seeds",
+        "tests.sim.retries",
+        "tests.sim.transactions",
+        "tests.sim.clients",
+        "tests.sim.floods",
+    ],
 )
 def test_promises_hold_under_a_fresh_seed(module: str, fresh_seed: int, program: Program) -> None:
     done = program(module, "--seeds", f"{fresh_seed}:{fresh_seed + 1}")

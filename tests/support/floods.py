@@ -69,7 +69,8 @@ Flood = Callable[[Path], Rounds]
 # ------------------------------------------------------------------------------------- the lanes
 
 
-def _packed(kind: type[msgspec.Struct], given: dict[str, object]) -> bytes:
+def packed(kind: type[msgspec.Struct], given: dict[str, object]) -> bytes:
+    """A sound request, with some of its fields given."""
     fields = msgspec.structs.fields(kind)
     known = BASE | MAPS.get(kind.__name__, {}) | given
     values = [known.get(field.name, sound(field.type)) for field in fields]
@@ -104,8 +105,8 @@ def _fill(session: Session, lane: str, bodies: Iterator[bytes]) -> Rounds:
 
 def _same(kind: type[msgspec.Struct], session: Session) -> Iterator[bytes]:
     """One request again and again; by a member with its leases where there are such."""
-    leases = _join(session) if kind in _OF_MEMBERS else {}
-    return itertools.repeat(_packed(kind, {"lease": leases.get(0, 0), "leases": leases}))
+    leases = _join(session) if kind in OF_MEMBERS else {}
+    return itertools.repeat(packed(kind, {"lease": leases.get(0, 0), "leases": leases}))
 
 
 def _join(session: Session) -> dict[int, int]:
@@ -127,7 +128,7 @@ def _join(session: Session) -> dict[int, int]:
     return leases
 
 
-_OF_MEMBERS = {groupwire.Commit, groupwire.Released, groupwire.SendBack, groupwire.Failed}
+OF_MEMBERS = {groupwire.Commit, groupwire.Released, groupwire.SendBack, groupwire.Failed}
 
 
 def _worst(lane: str, session: Session) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from gantrymq.brokerd.epoch import Life
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.recovery import recover
 from gantrymq.shm import layout, wire
-from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.arena import ArenaPlan, plan_arena
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board, format_board
 from gantrymq.shm.codes import BrokerState, Role
@@ -150,7 +150,7 @@ class SimMachine:
         self.disk = Disk(file_bytes_max=FILE_BYTES_MAX)
         if simulation.pause_share:
             self.disk.pause = simulation.pause
-        self.configuration = load(None, SETTINGS | simbits.settings_of(simulation.seed), {})
+        self.configuration = load(None, self.settings(), {})
         self.plans = Plans()
         self.board: Board | None = None
         self.metadata: Metadata | None = None
@@ -184,6 +184,10 @@ class SimMachine:
         simulation.after_step = self.observe
         simulation.add(self)
         self._later(0, self.start)
+
+    def settings(self) -> dict[str, object]:
+        """What the broker is set to."""
+        return SETTINGS | simbits.settings_of(self.simulation.seed)
 
     # ------------------------------------------------------------------------------------ as actor
 
@@ -445,7 +449,7 @@ class SimMachine:
         if self.board is None or not self.running:
             return None
         number, self._next_session = self._next_session, self._next_session + 1
-        plan = plan_arena(4096, 4096, 4096, 4096)
+        plan = self.plan_for(client)
         made = memory_session(number, plan, epoch=self.board.epoch, producer=client.producer)
         lanes = {lane: getattr(client, lane) for lane in ("groups", "scheduler", "transactions")}
         session = replace(made, bell=client.bell, **lanes)
@@ -454,6 +458,11 @@ class SimMachine:
             table.attach(session)
             self.bell(role).ring()
         return session
+
+    def plan_for(self, client: Client) -> ArenaPlan:
+        """The rings of a client's session: short ones are full, and wrap, sooner."""
+        del client
+        return plan_arena(4096, 4096, 4096, 4096)
 
     def end_session(self, number: int) -> None:
         """The session's socket has ended, from either side."""

@@ -39,10 +39,14 @@ if TYPE_CHECKING:
     from gantrymq.shm.clock import Clock
     from gantrymq.shm.storage import Storage
     from gantrymq.workers.agent import Bells
+    from gantrymq.workers.scheduler.delaylevels import Level
+    from gantrymq.workers.scheduler.duerows import Rows
     from gantrymq.workers.session import SessionTable
 
 #: Who sleeps for so long holds nothing that can be had again.
 REST_NS: Final = 500_000_000
+#: Behind all levels, in the order in which what is due has its turn.
+TIMERS: Final = 1 << 30
 
 
 class SchedulerSettings(DelaySettings, Protocol):
@@ -88,6 +92,7 @@ class Scheduler(OutletAgent):
         self._scan: OriginScan | None = None
         self._topics = (-1, -1)
         self._held_up = False
+        self._turn = 0  # level whose records have found no room last, or TIMERS
 
     # -------------------------------------------------------------------------------- duty cycle
 
@@ -210,18 +215,28 @@ class Scheduler(OutletAgent):
     # ----------------------------------------------------------------------------------- delivery
 
     def _deliver(self) -> int:
+        """Hand in what is due, each level and the timers in turn.
+
+        Whose records find no room any more is behind all others next time: however many are due
+        of one delay, others wait for a ringful of each at most.
+        """
         done = 0
-        self._held_up = False
-        for level, rows in self._levels.due():
-            taken = self._delivery.put(rows)
-            self._levels.taken(level, taken)
+        due = [(n.number, partial(self._deliver_level, n, rows)) for n, rows in self._levels.due()]
+        due.append((TIMERS, partial(self._timers.deliver, self._delivery)))
+        due.sort(key=lambda one: one[0] <= self._turn)  # stable: who had room last comes last
+        for number, deliver in due:
+            taken, had_room = deliver()
             done += taken
-            if taken < min(len(rows), PUTS_MAX):
-                self._held_up = True  # the ring is full, or the disk
-                return done
-        sent, had_room = self._timers.deliver(self._delivery)
-        self._held_up = not had_room
-        return done + sent
+            self._held_up = not had_room
+            if self._held_up:
+                self._turn = number
+                break
+        return done
+
+    def _deliver_level(self, level: Level, rows: Rows) -> tuple[int, bool]:
+        taken = self._delivery.put(rows)
+        self._levels.taken(level, taken)
+        return taken, taken >= min(len(rows), PUTS_MAX)
 
     # ------------------------------------------------------------------------------ sleep and stop
 

@@ -82,6 +82,7 @@ class Timers:
         self._loose = TimerPool()  # of no bucket: due when they were read
         self._at, self._after = TimerPool(), TimerPool()
         self.pools = (self._loose, self._at, self._after)
+        self._turn = 0  # of these, that is delivered from first
         self._done: NDArray[np.int64] = np.zeros(0, np.int64)
         self._others: OtherSettled | None = None
         self.queue = -1
@@ -270,12 +271,16 @@ class Timers:
     # ----------------------------------------------------------------------------------- delivery
 
     def deliver(self, delivery: Delivery) -> tuple[int, bool]:
-        """Hand in what is due; how many, and whether there was room for all that was tried."""
+        """Hand in what is due; how many, and whether there was room for all that was tried.
+
+        Pools have their turn one after the other: where room ends, the next call begins behind.
+        """
         if self._is_catching_up:
             return 0, True
-        done = 0
+        done, count = 0, len(self.pools)
         times = (NEVER, self._time.wall_ms(), self._now_after())
-        for pool, now_ms in zip(self.pools, times, strict=True):
+        for number in range(self._turn, self._turn + count):
+            pool, now_ms = self.pools[number % count], times[number % count]
             if pool.next_ms() > now_ms:
                 continue
             rows = pool.take(now_ms, PUTS)
@@ -287,6 +292,7 @@ class Timers:
             pool.drop(rows[:taken])
             done += taken
             if taken < len(rows):
+                self._turn = (number + 1) % count
                 return done, False
         return done, True
 
