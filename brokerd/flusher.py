@@ -12,7 +12,7 @@ from gantrymq.brokerd.checkpoint import CheckpointFile
 from gantrymq.brokerd.commitlog import SPARE, prepare_spare
 from gantrymq.brokerd.pagecache import PageCache
 from gantrymq.shm import layout
-from gantrymq.shm.codes import Role
+from gantrymq.shm.codes import BrokerState, Role
 from gantrymq.shm.kernels.ring import arm, publish_and_check, wants_durable
 from gantrymq.shm.kernels.words import store_half
 from gantrymq.shm.lognames import DIRECTORY, segment_name
@@ -111,7 +111,9 @@ class Flusher:
             return False
         wanted = self._board.word(layout.BOARD_DURABLE_WANTED) > self._durable
         waited = now_ns - self._last_ns >= self._interval_ns
-        return wanted or waited or self._table.stopping()
+        # Agents that stop before this one wait for what they have counted to be durable.
+        stopping = self._board.half(layout.BOARD_STATE) == BrokerState.STOPPING
+        return wanted or waited or stopping or self._table.stopping()
 
     def _sync(self, appended: int, now_ns: int) -> None:
         """Make everything up to `appended` durable, then say so."""

@@ -289,6 +289,15 @@ def test_a_failed_write_is_final(tmp_path: Path) -> None:
         assert broker.stop()[0] == ExitCode.OK
 
 
+def test_a_stop_waits_for_no_flush_interval(tmp_path: Path) -> None:
+    """Agents that stop before the flusher wait for what they have counted to be durable."""
+    with ServingBroker(tmp_path / "home", flush_interval_commit_log=60_000) as broker:
+        broker.wait_until_ready()
+        with Producer(broker.home) as producer:
+            producer.send("orders", b"written")
+        assert broker.stop()[0] == ExitCode.OK
+
+
 def test_a_stop_that_hangs_is_cut_short(tmp_path: Path) -> None:
     """SIGTERM ends within stop_timeout, and the exit code says that it was not clean."""
     with ServingBroker(tmp_path / "home", stop_timeout=1) as broker:
