@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.shm.jsonsum import with_sum, without_sum
+from gantrymq.shm.jsonsum import sum_holds, with_sum, without_sum
 from gantrymq.shm.storage import is_disk_full, read_file
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def write_config(
         storage.sync_directory("")
     renamed = False
     if storage.exists(path):
-        renamed = sound or _read_whole(storage, path) is not None
+        renamed = sound or _parses(storage, path)
         if renamed:
             storage.rename(path, path + BACKUP_SUFFIX)
         else:
@@ -179,6 +179,11 @@ def write_config(
             _take_back(storage, path, renamed)
         raise
     storage.sync_directory("config")
+
+
+def _parses(storage: Storage, path: str) -> bool:
+    """Whether a file is whole; one with its own checksum need not be parsed, which takes long."""
+    return sum_holds(read_file(storage, path)) is True or _read_whole(storage, path) is not None
 
 
 def _write_whole(storage: Storage, path: str, data: bytes) -> None:

@@ -15,7 +15,9 @@ from gantrymq.shm.board import Board, TopicSlot
 from gantrymq.workers.channel import FRAMES_MAX, SocketSessionTable
 from gantrymq.workers.groups import agent as groups_agent
 from gantrymq.workers.groups import membership
-from gantrymq.workers.groups.ledger import GroupProgress
+from gantrymq.workers.groups.ledger import GroupProgress, open_ledger
+from gantrymq.workers.groups.offsetfile import Exports, checksum_of, offsets_of, read_offsets
+from gantrymq.workers.groups.offsettext import OffsetText
 from gantrymq.workers.groups.progress import Progress, without
 from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS, TimerBuckets
 from gantrymq.workers.scheduler.timerpool import ENTRY
@@ -278,3 +280,49 @@ def test_boards_know_their_topics_anew_when_they_change() -> None:
     assert [topic.queue_count for topic in board.topics()] == [1, 3]
     assert board.topic_named("a") is first
     assert board.topic_named("c") is None
+
+
+def test_a_step_of_the_offsets_file_looks_at_some_queues_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of them took 1.6 s with as many groups as there may be, and everybody waited."""
+    storage = SimStorage(Disk(), "groups")
+    ledger = open_ledger(storage, epoch=1)
+    for number in range(50):
+        for queue in range(3):
+            ledger.commit(f"g{number}", ("orders", queue), 1 + number, session=1)
+    exports = Exports(ledger)
+    put: list[tuple[str, str]] = []
+    works = OffsetText.put
+
+    def counted(text: OffsetText, key: tuple[str, str], queues: dict[int, int]) -> None:
+        put.append(key)
+        works(text, key, queues)
+
+    monkeypatch.setattr(OffsetText, "put", counted)
+    steps = 0
+    while exports.step(queues_max=8) is None:
+        steps += 1
+        assert len(put) <= 2 * steps
+        assert not storage.exists("config/consumerOffset.json"), "it is written whole, in the end"
+    assert read_offsets(storage) == offsets_of(ledger.groups)
+
+
+def test_what_changes_between_steps_is_in_the_file_in_the_end() -> None:
+    """Groups that come, go on, and are deleted while a file is being made, of the last one, too."""
+    dice = random.Random(5)
+    storage = SimStorage(Disk(), "groups")
+    ledger = open_ledger(storage, epoch=1)
+    exports = Exports(ledger)
+    for turn in range(400):
+        name = f"g{dice.randrange(12)}"
+        if dice.random() < 0.2 and name in ledger.groups:
+            ledger.delete(name)
+        else:
+            ledger.commit(name, (f"t{dice.randrange(3)}", dice.randrange(3)), turn, session=1)
+        exports.step(queues_max=dice.randrange(1, 12))
+        if turn % 40 == 39:
+            assert exports.write()
+            said = read_offsets(storage)
+            assert said == offsets_of(ledger.groups)
+            assert checksum_of(said) == ledger.exports[-1]

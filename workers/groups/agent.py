@@ -484,15 +484,22 @@ class Groups:
         if last or (now_ns - self._synced_ns >= SYNC_NS and self.ledger.may_sync()):
             self._synced_ns = now_ns
             self.ledger.sync(self.board.word(layout.BOARD_APPENDED))
-        if last or (now_ns - self._exported_ns >= EXPORT_NS and self.ledger.may_sync()):
-            self._exported_ns = now_ns
-            self.membership.forget_gone()
-            if not self._exports.write():
-                self._sessions.note("warning", "no_space_for_consumer_offsets")
+        self._export(now_ns, last)
         if not self._filters.save(now_ns, last=last):
             self._sessions.note("warning", "no_space_for_consumer_filters")
         if last:
             self.ledger.end(self.board.word(layout.BOARD_APPENDED))
+
+    def _export(self, now_ns: int, last: bool) -> None:
+        """Write offsets for a RocketMQ, some queues at a time."""
+        is_due = now_ns - self._exported_ns >= EXPORT_NS
+        if not last and not ((is_due or self._exports.under_way) and self.ledger.may_sync()):
+            return
+        if last or is_due:
+            self._exported_ns = now_ns
+            self.membership.forget_gone()
+        if (self._exports.write() if last else self._exports.step()) is False:
+            self._sessions.note("warning", "no_space_for_consumer_offsets")
 
     def arm(self, now_ns: int) -> int:
         """Go to sleep unless a session has asked something since."""
@@ -502,6 +509,8 @@ class Groups:
             return 0
         idle_ns = LOOK_NS if any(peer.uses_words for peer in self._peers.values()) else IDLE_NS
         idle_ns = min(idle_ns, self.sendbacks.arm(now_ns))
+        if self._exports.under_way:
+            idle_ns = min(idle_ns, LOOK_NS)
         waits_ns = self._filters.waits_ns(now_ns)
         idle_ns = idle_ns if waits_ns is None else min(idle_ns, waits_ns)
         sync_ns = max(self._synced_ns + SYNC_NS, now_ns + LOOK_NS) if self.ledger.unsynced else None

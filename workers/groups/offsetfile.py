@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm import layout
@@ -13,12 +13,15 @@ from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
 from gantrymq.shm.storage import Storage, is_disk_full
 from gantrymq.shm.valueranges import is_offset, is_small
 from gantrymq.workers.groups.ledger import GroupProgress, Ledger
+from gantrymq.workers.groups.offsettext import OffsetText
 from gantrymq.workers.groups.progress import UNSET
 
 if TYPE_CHECKING:
     from gantrymq.shm.board import Board
 
 FILE: Final = "consumerOffset.json"
+#: Queues that a step looks at: some ms if all of them have moved.
+STEP_QUEUES: Final = 1024
 #: RocketMQ's progress in half and op queue (HO-40).
 TRANSACTIONS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
@@ -52,15 +55,10 @@ def read_offsets(storage: Storage) -> Offsets:
 
 def write_offsets(storage: Storage, offsets: Offsets) -> None:
     """Save all offsets. Raises OSError."""
-    groups: dict[str, list[str]] = {}
-    for topic, group in sorted(offsets):
-        groups.setdefault(group, []).append(topic)
-    value = {
-        "dataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},  # it never told (SF-105)
-        "groupTopicMap": groups,
-        "offsetTable": {f"{topic}@{group}": queues for (topic, group), queues in offsets.items()},
-    }
-    write_config(storage, FILE, value)
+    text = OffsetText()
+    for key in sorted(offsets):
+        text.put(key, offsets[key])
+    write_config(storage, FILE, text.value())
 
 
 def checksum_of(offsets: Offsets) -> int:
@@ -97,20 +95,71 @@ class Exports:
         self._ledger = ledger
         self._board = board
         self._written = 0
+        self._text = OffsetText()
+        self._kept: Offsets | None = None  # of the txn-checker, as the file had it
+        self._walk: Iterator[int] | None = None
+        self._is_saved = True
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a `step` has left something to the next."""
+        return self._walk is not None
 
     def write(self) -> bool:
-        """Save the offsets if they are new; False if the disk is full. Raises OSError."""
+        """Save the offsets of now if they are new; False if the disk is full. Raises OSError."""
+        self._walk = None
+        while (is_saved := self.step()) is None:
+            pass
+        return is_saved
+
+    def step(self, queues_max: int = STEP_QUEUES) -> bool | None:
+        """Look at so many queues more, save all in the end, as `write`; None: there are more."""
+        if self._walk is None:
+            self._walk = self._save_all()
+        for looked_at in self._walk:
+            queues_max -= looked_at
+            if queues_max <= 0:
+                return None
+        self._walk = None
+        return self._is_saved
+
+    def _save_all(self) -> Iterator[int]:
+        """Pieces of work, which leave what is to be known in `_is_saved`; how large each was."""
+        self._is_saved = True
+        yield from self._follow()
+        checksum = self._text.checksum()
+        yield len(self._text.rows)
+        if checksum != self._written:
+            value = self._text.value()
+            yield len(self._text.rows)
+            self._is_saved = self._save(checksum, value)
+
+    def _follow(self) -> Iterator[int]:
+        """Bring the text up to date; how many queues each piece had."""
+        groups = self._ledger.groups
+        seen: set[tuple[str, str]] = set()
+        for name in list(groups):
+            if name in groups:  # it is there yet
+                found = offsets_of({name: groups[name]})
+                for key, queues in found.items():
+                    self._text.put(key, queues)
+                seen.update(found)
+                yield 1 + len(groups[name].queues)
+        for key, queues in self._of_transactions().items():
+            self._text.put(key, queues)
+            seen.add(key)
+        for key in [key for key in self._text.rows if key not in seen]:
+            self._text.remove(key)
+            yield 1
+
+    def _save(self, checksum: int, value: dict[str, Any]) -> bool:
         ledger = self._ledger
-        offsets = offsets_of(ledger.groups) | self._of_transactions()
-        checksum = checksum_of(offsets)
-        if checksum == self._written:
-            return True
         ledger.exported(checksum)  # first, so that our own file is never taken for another's
         if not ledger.flush_if_room():
             return False
         ledger.sync()
         try:
-            write_offsets(ledger.storage, offsets)
+            write_config(ledger.storage, FILE, value)
         except OSError as error:
             if not is_disk_full(error):
                 raise
@@ -130,5 +179,7 @@ class Exports:
         }
         if shown:
             return shown
-        kept = read_offsets(self._ledger.storage)
-        return {key: value for key, value in kept.items() if key[1] == TRANSACTIONS_GROUP}
+        if self._kept is None:
+            read = read_offsets(self._ledger.storage)
+            self._kept = {key: row for key, row in read.items() if key[1] == TRANSACTIONS_GROUP}
+        return self._kept
