@@ -326,3 +326,24 @@ def test_what_changes_between_steps_is_in_the_file_in_the_end() -> None:
             said = read_offsets(storage)
             assert said == offsets_of(ledger.groups)
             assert checksum_of(said) == ledger.exports[-1]
+
+
+def test_groups_that_have_consumed_cost_nearly_nothing_where_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who joins as one too many has all groups looked at, once a second."""
+    rig = Rig()
+    ledger = rig.agent.ledger
+    for number in range(GROUPS):
+        ledger.commit(f"old{number}", ("orders", 0), 0, session=1)
+    asked: list[GroupProgress] = []
+    works = GroupProgress.is_at_work
+
+    def counted(group: GroupProgress, topic: str = "") -> bool:
+        asked.append(group)
+        return works(group, topic)
+
+    monkeypatch.setattr(GroupProgress, "is_at_work", counted)
+    monkeypatch.setattr(rig.agent.removal, "_most", 1)
+    assert "raise groups_max" in rig.agent.removal.make_room("one too many", now_ns=1)
+    assert asked == []

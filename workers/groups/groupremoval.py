@@ -99,7 +99,8 @@ class Removal:
         return found
 
     def _is_idle(self, name: str, group: GroupProgress) -> bool:
-        if self._use_of(name) or (group.consumed and group.queues):
+        # As a rule nearly all have consumed: what costs more is asked of the others only.
+        if (group.consumed and group.queues) or self._use_of(name):
             return False
         board = self._membership.board
         for key, progress in group.queues.items():
