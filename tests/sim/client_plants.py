@@ -11,13 +11,11 @@ from gantrymq.clients.lane import WriterLane
 from gantrymq.clients.push.chunks import Chunk
 from gantrymq.clients.push.handoff import Handoff
 from gantrymq.clients.receipts import Pending
+from gantrymq.clients.writerlink import WriterLink
 from gantrymq.shm import layout
 from gantrymq.shm.kernels import frames
+from tests.sim.plants import put_over
 from tests.support import realclients
-
-
-def _put_over(owner: type, name: str, method: Callable[..., Any]) -> None:
-    setattr(owner, name, method)
 
 
 def numbered_anew() -> None:
@@ -35,7 +33,7 @@ def numbered_anew() -> None:
             at += int.from_bytes(data[at : at + 4], "little")
         refill(lane, bytes(data))
 
-    _put_over(WriterLane, "refill", careless)
+    put_over(WriterLane, "refill", careless)
 
 
 def committed_when_polled() -> None:
@@ -48,7 +46,7 @@ def committed_when_polled() -> None:
         consumer._guarded(Attachment.report)
         return batch
 
-    _put_over(PullConsumer, "poll", hasty)
+    put_over(PullConsumer, "poll", hasty)
 
 
 def acknowledged_when_taken() -> None:
@@ -63,7 +61,7 @@ def acknowledged_when_taken() -> None:
                 run.window.finish([(run.low(chunk.rows[0]), run.high(chunk.rows[-1]))])
         return chunk
 
-    _put_over(Handoff, "take", hasty)
+    put_over(Handoff, "take", hasty)
 
 
 def interest_forgotten() -> None:
@@ -78,7 +76,7 @@ def interest_forgotten() -> None:
             announced.add(who)
             announce(attachment)
 
-    _put_over(Attachment, "_announce_interest", forgetful)
+    put_over(Attachment, "_announce_interest", forgetful)
 
 
 def settled_twice() -> None:
@@ -96,7 +94,21 @@ def settled_twice() -> None:
         with receipt._condition:
             receipt._condition.notify_all()
 
-    _put_over(Pending, "_finish", careless)
+    put_over(Pending, "_finish", careless)
+
+
+def level_of_another_unheard() -> None:
+    """Who waits for its completion sleeps on if another thread takes it, but it is not durable."""
+    wait = WriterLink._wait_receipt
+
+    def careless(link: WriterLink, receipt: Any, deadline: int) -> bool:  # noqa: ANN401
+        if receipt.wanted_end:
+            return wait(link, receipt, deadline)
+        return link._sleep_armed(
+            deadline, lambda: receipt.settle() or not link.lane.arm_completed()
+        )
+
+    put_over(WriterLink, "_wait_receipt", careless)
 
 
 PLANTS: dict[str, Callable[[], None]] = {
@@ -107,5 +119,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         acknowledged_when_taken,
         interest_forgotten,
         settled_twice,
+        level_of_another_unheard,
     )
 }

@@ -26,10 +26,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from gantrymq.shm import jit, layout, marks
+from gantrymq.shm import jit, layout
 from gantrymq.shm.codes import Role
 from gantrymq.workers.transactions.indoubt import GIVEN_UP, InDoubt
 from tests.sim.client_plants import PLANTS
+from tests.sim.kills import kill_an_agent, kill_at_a_mark
 from tests.support import realclients
 from tests.support.faults import Moment, fail_at, kill_at
 from tests.support.model import End
@@ -48,6 +49,7 @@ STEPS_MAX = 40_000
 FILE_BYTES_MAX = 256 * 1024
 #: Between two statements of client code others come in so often, by the seed.
 SHARES = (0.0, 0.003, 0.03)
+SHARE_IN_CROWDS = 0.1
 #: A step that never ends ends its run.
 HUNG_S = 120
 #: After all is calm: longer than all delays.
@@ -61,6 +63,7 @@ class Clients:
     simulation: Simulation
     books: Books
     machine: DoorMachine
+    world: realclients.World
     senders: list[Sender | Payer] = field(default_factory=list)
     readers: list[Application] = field(default_factory=list)
     born: int = 0
@@ -74,9 +77,10 @@ class Clients:
         self.born += 1
         return f"{kind}-{self.born}"
 
-    def add_sender(self, count: int) -> None:
-        """A process that sends."""
-        self.senders.append(Sender(self._name("sender"), self.machine, self.books, count))
+    def add_sender(self, count: int, *, is_crowd: bool = False) -> None:
+        """A process that sends, by one thread or two, or by a crowd of them."""
+        name = self._name("sender")
+        self.senders.append(Sender(name, self.machine, self.books, count, is_crowd=is_crowd))
 
     def add_payer(self, count: int) -> None:
         """A process with transactions."""
@@ -120,7 +124,7 @@ def new_run(seed: int, home: Path) -> Clients:
     machine.disk.file_bytes_max = FILE_BYTES_MAX
     world = realclients.World(seed, machine.storage_for, SHARES[seed // 4 % len(SHARES)])
     realclients.enter(world)
-    clients = Clients(simulation, books, machine)
+    clients = Clients(simulation, books, machine, world)
     for _ in range(simulation.dice.randint(1, 2)):
         clients.add_sender(simulation.dice.randint(5, 30))
     if simulation.dice.random() < 0.5:
@@ -132,18 +136,6 @@ def new_run(seed: int, home: Path) -> Clients:
 
 
 # ----------------------------------------------------------------------------------------- faults
-
-
-def kill_an_agent(clients: Clients) -> None:
-    """Between two of its steps."""
-    clients.machine.kill_agent(clients.dice.choice(ROLES))
-
-
-def kill_at_a_mark(clients: Clients) -> None:
-    """Where the product says that it matters."""
-    mark = clients.dice.choice(sorted(marks.MARKS))
-    clients.simulation.note(f"plan: die at {mark}")
-    clients.simulation.kill_at_mark(mark, clients.dice.randint(1, 6))
 
 
 def kill_at_a_call(clients: Clients) -> None:
@@ -233,12 +225,20 @@ def break_the_disk(clients: Clients) -> None:
         clients.simulation.note(f"plan: {role.name} meets EIO at a {kind}")
 
 
+def crowd_a_producer(clients: Clients) -> None:
+    """Many threads wait for one producer, and between two statements others come often."""
+    clients.simulation.note("a crowd comes")
+    clients.add_sender(8, is_crowd=True)
+    clients.world.share = SHARE_IN_CROWDS
+
+
 FAULTS: tuple[Callable[[Clients], None], ...] = (
     kill_an_agent, kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_the_broker, kill_the_broker,
     cut_power, kill_an_application, stop_an_application, drop_a_connection, fill_the_disk,
     break_the_disk,
 )  # fmt: skip
-NAMED = {fault.__name__: fault for fault in FAULTS}
+#: A crowd takes long, and is for those who name it.
+NAMED = {fault.__name__: fault for fault in (*FAULTS, crowd_a_producer)}
 
 
 # ------------------------------------------------------------------------------------------- a run

@@ -23,6 +23,7 @@ from gantrymq.workers.groups.pending import Asked
 from gantrymq.workers.groups.sendbacks import SendBacks
 from tests.sim import scenario
 from tests.sim.downfalls import SELDOM, kill_everything, lose_power
+from tests.sim.kills import kill_an_agent
 from tests.sim.scenario import World
 from tests.support.delivering import check_all_delivered, check_copies
 from tests.support.model import End, Model
@@ -193,7 +194,7 @@ def run(seed: int, kinds: frozenset[str]) -> Pushing:
     pushing = Pushing(seed)
     world, simulation = pushing.world, pushing.world.simulation
     faults: dict[str, Callable[[World], None]] = {
-        "kill_an_agent": scenario.kill_an_agent,
+        "kill_an_agent": kill_an_agent,
         "kill_at_a_call": scenario.kill_at_a_call,
         "kill_everything": kill_everything,
         "kill_a_pusher": pushing.kill_a_pusher,

@@ -14,9 +14,10 @@ from functools import partial
 
 from gantrymq.brokerd import epoch
 from gantrymq.brokerd.batchunits import complete_of_board
-from gantrymq.shm import layout, marks
+from gantrymq.shm import layout
 from gantrymq.shm.codes import Role
 from tests.sim.downfalls import SELDOM, STEPS_MAX, cut_power, kill_everything, lose_power
+from tests.sim.kills import kill_an_agent, kill_at_a_mark
 from tests.support.delivering import check_all_delivered
 from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
@@ -154,18 +155,6 @@ def new_world(seed: int, produces: type[SimProducer] = SimProducer) -> World:
 
 
 # ----------------------------------------------------------------------------------------- faults
-
-
-def kill_an_agent(world: World) -> None:
-    """Between two of its steps."""
-    world.machine.kill_agent(world.dice.choice(ROLES))
-
-
-def kill_at_a_mark(world: World) -> None:
-    """Where the product says that it matters."""
-    mark = world.dice.choice(sorted(marks.MARKS))
-    world.simulation.note(f"plan: die at {mark}")
-    world.simulation.kill_at_mark(mark, world.dice.randint(1, 6))
 
 
 def kill_at_a_call(world: World) -> None:

@@ -39,7 +39,8 @@ FOUND = {
     "committed_when_polled": (13, "kill_an_application", "StalledError|P10"),
     "acknowledged_when_taken": (0, "kill_an_application", "StalledError|P10"),
     "interest_forgotten": (0, "kill_the_broker", "LostWakeupError"),
-    "settled_twice": (8, "none", "P6"),
+    "settled_twice": (0, "crowd_a_producer", "P6"),
+    "level_of_another_unheard": (37, "crowd_a_producer", "LostWakeupError"),
 }
 SEEDS = 50
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.delays import due_of
-from gantrymq.clients.message import Message, ReceivedMessage, SendReceipt
+from gantrymq.clients.message import Message, MessageQueue, ReceivedMessage, SendReceipt
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.push.consumeresult import ConsumeResult
@@ -22,6 +22,7 @@ from gantrymq.shm.errors import (
     DiskFull,
     Evicted,
     GantryError,
+    GroupIllegal,
     QueueFull,
     Rejected,
     StoreFailed,
@@ -42,7 +43,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: Between two tries to attach.
 _RETRY_S: Final = 0.005
+#: After a failure of the store nobody asks again at once.
+_FAILED_S: Final = 0.05
 BATCH_MAX: Final = 4
+#: Threads of a crowd, and how long each has something else to do: nobody else wakes who sleeps.
+_CROWD: Final = 3
+_CROWDS_REST_S: Final = 0.8
 _SIZES: Final = (0, 10, 200, 1500)
 
 
@@ -95,10 +101,13 @@ class Application:
 
 
 class Sender(Application):
-    """One producer, by one thread or two."""
+    """One producer, by one thread or two; or as a crowd: by several that rest for long."""
 
-    def __init__(self, name: str, machine: DoorMachine, books: Books, count: int) -> None:
+    def __init__(
+        self, name: str, machine: DoorMachine, books: Books, count: int, *, is_crowd: bool = False
+    ) -> None:
         self.left = count
+        self._rest_s = _CROWDS_REST_S if is_crowd else 0.002
         self.topics = list(machine.topics)
         self._busy = 0
         self._futures = 0
@@ -106,7 +115,7 @@ class Sender(Application):
         self._producer: Producer | None = None
         super().__init__(name, machine, books)
         self._lock: Any = simthreads.Lock()
-        self._threads = self.dice.randint(1, 2)
+        self._threads = _CROWD if is_crowd else self.dice.randint(1, 2)
         self._timeout_s = self.dice.choice([0.02, 1.0, 10.0, 10.0])
 
     @property
@@ -146,12 +155,15 @@ class Sender(Application):
             try:
                 self._one(producer, who, is_first)
             except StoreFailed:
-                self._renew(producer)
+                self._go_on_after_failure(producer)
             self._busy -= 1
-            self.rest(0.002)
+            self.rest(self._rest_s)
 
-    def _renew(self, old: Producer) -> None:
-        """The store has failed: a producer of the next broker."""
+    def _go_on_after_failure(self, old: Producer) -> None:
+        """The store has failed: the same producer goes on with the next broker, or another one."""
+        if self.dice.random() < 0.5:
+            simthreads.sleep(_FAILED_S)
+            return
         with self._lock:
             if self._producer is old:
                 self._end(old)
@@ -248,7 +260,10 @@ class Sender(Application):
         batch = self.books.new_batch()
         count = self.dice.randint(2, BATCH_MAX)
         bodies = [self.books.begin(who, topic, 10 * n, batch=batch) for n in range(count)]
-        self._told(bodies, lambda: producer.send_batch(topic, bodies))
+        if self.dice.random() < 0.5:
+            self._told(bodies, lambda: producer.send_batch(topic, bodies))
+        else:
+            self._told(bodies, lambda: producer.send_batch_async(topic, bodies).result())
 
     def _send_later(self, producer: Producer, who: str) -> None:
         topic, size = self._chosen()
@@ -345,6 +360,7 @@ class Reader(Application):
         super().__init__(name, machine, books)
         self._by_hand = self.dice.random() < 0.4  # it commits itself
         self._most = self.dice.choice([1, 3, 100])
+        self._loops = self.dice.random() < 0.3  # instead of polls
 
     def main(self) -> None:
         """Read, process; again if the session is lost for good."""
@@ -360,26 +376,77 @@ class Reader(Application):
         )  # fmt: skip
 
     def _serve(self, consumer: PullConsumer) -> None:
-        try:
-            while not self.stopping:
-                self._turn(consumer)
-        except StoreFailed as error:
-            self.books.tally[f"readers end by {type(error).__name__}"] += 1
+        if self._loops:  # for ever: only another thread ends that
+            Thread(partial(self._close_in_time, consumer), "closes").start()
+        while not self.stopping:
+            self._turn(consumer)
+        self._close(consumer)
+
+    def _close_in_time(self, consumer: PullConsumer) -> None:
+        simthreads.wait(lambda: self.stopping)
+        self._close(consumer)
+
+    def _close(self, consumer: PullConsumer) -> None:
         try:
             consumer.close()
         except (Unavailable, StoreFailed) as error:
             self.books.tally[f"not closed by {type(error).__name__}"] += 1
 
+    def _loop(self, consumer: PullConsumer) -> None:
+        try:
+            for message in consumer:
+                self.take(message)
+                if self._by_hand:
+                    consumer.commit()
+                if self.dice.random() < 0.1:
+                    return  # another loop goes on behind it
+        except Closed:
+            assert self.stopping, "nobody else closes it"
+            self.books.tally["loops ended by close"] += 1
+
+    def _poll(self, consumer: PullConsumer) -> None:
+        batch = consumer.poll(self._most)
+        for message in batch:
+            self.take(message)
+        if self._by_hand and len(batch):
+            consumer.commit()
+        if self.dice.random() < 0.1:
+            self._choose(consumer)
+
+    def _choose(self, consumer: PullConsumer) -> None:
+        """Go on where it is, and without a queue for a while."""
+        held = consumer.assignment()
+        if not held:
+            return
+        queue = self.dice.choice(held)
+        try:
+            consumer.seek(queue, consumer.position(queue))
+            consumer.pause([queue])
+            paused = consumer._find(queue)
+        except GroupIllegal:
+            return  # it was given to another member meanwhile
+        for message in consumer.poll(self._most, timeout=0.01):
+            if paused in consumer._member.assigned.values():
+                assert MessageQueue(message.topic, message.queue_id) != queue, "it pauses"
+            self.take(message)
+        if self._by_hand:
+            consumer.commit()
+        if queue in consumer.assignment():
+            consumer.resume([queue])
+        self.books.tally["pauses"] += 1
+
     def _turn(self, consumer: PullConsumer) -> None:
         try:
-            batch = consumer.poll(self._most)
-            for message in batch:
-                self.take(message)
-            if self._by_hand and len(batch):
-                consumer.commit()
+            if self._loops:
+                self._loop(consumer)
+            else:
+                self._poll(consumer)
         except (BrokerGone, Evicted, Timeout, DiskFull) as error:
             self.books.tally[f"polls end by {type(error).__name__}"] += 1
             simthreads.sleep(_RETRY_S)
+        except StoreFailed as error:
+            self.books.tally[f"polls end by {type(error).__name__}"] += 1
+            simthreads.sleep(_FAILED_S)
 
     def take(self, message: ReceivedMessage) -> None:
         """Process one message."""

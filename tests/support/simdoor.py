@@ -14,7 +14,7 @@ from gantrymq.brokerd.agents import AgentEnv
 from gantrymq.brokerd.broker import Broker
 from gantrymq.brokerd.control import ControlServer
 from gantrymq.brokerd.desk import SessionDesk
-from gantrymq.brokerd.epoch import Life
+from gantrymq.brokerd.epoch import Life, announce
 from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.reactor import Reactor
 from gantrymq.brokerd.sessions import SessionRecord, Sessions
@@ -84,6 +84,7 @@ class Door:
         storage = machine.storage_for("oracle")
         life = Life(board.epoch, "", store_id=lineage_of(storage).store)
         env = AgentEnv(storage, machine.simulation.clock, board, machine.bells, settings)
+        announce(machine.home, life, board)
         self._broker = Broker(
             machine.home, configuration, log, -1, life, board, metadata, self.sessions, env
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from gantrymq.temporary import Broker
 from tests.support.applications import PATIENCE_S
 from tests.support.brokers import ServingBroker
 from tests.support.trials import mends
+from tests.support.watchdog import poll_until
 
 
 @pytest.fixture
@@ -123,3 +125,20 @@ def test_a_closed_producers_futures_end(own: Broker) -> None:
         producer.close()
     assert told.wait(PATIENCE_S)
     assert isinstance(future.exception(0), Closed)
+
+
+def test_who_takes_completions_of_others_wakes_who_sleeps(own: Broker) -> None:
+    """One that looked between the ring and the page has found its row in neither, and sleeps."""
+    with Producer(own.home) as producer:
+        producer.send("t", b"first")
+        link = producer._link
+        future = producer.send_async("t", b"x")
+        poll_until(lambda: link.lane.spin_completed(1), "its completion is in the ring")
+        link.session.bell.clear()
+        link._sleepers += 1
+        try:
+            link.look()
+        finally:
+            link._sleepers -= 1
+        assert select.select([link.session.fileno()], [], [], 0)[0]
+        assert future.result(0).queue_offset >= 0
