@@ -70,6 +70,8 @@ PARTS = (
          counts={"seeds of real clients": SEEDS}),
     Part("fairness", module("tests.sim.floods", "--seeds", "{seed}:{few}"), {"PYTHONHASHSEED": "0"},
          {"seeds of floods": FEW}),
+    Part("crowds", module("tests.sim.crowds", "--seeds", "{seed}:{few}"), {"PYTHONHASHSEED": "0"},
+         {"sessions that come and go in the simulator": 2300 * FEW}),
     Part("accesses", module("tests.sim.accesses", "--seed", "{seed}", "--each", "5"),
          {"NUMBA_DISABLE_JIT": "1"}, {"deaths at each access": 5}),
     Part("calls", module("tests.sim.storage_calls", "kills", "--seed", "{seed}", "--nested", "all"),

@@ -60,7 +60,7 @@ WAYS: Final = {
     "reads": (2, 0),  # reader; twice at a segment's end
     "timers": (4, 0),  # scheduler, writer, reader, twice at a segment's end
     "ends": (5, 1),  # txn-checker, writer, txn-checker; and once more if it follows a longer batch
-    # Reader; scheduler: asked, read, put, and once more if the ring is full; writer; scheduler:
+    # Reader; scheduler: asked, read, put, which may come upon a full ring; writer; scheduler:
     # answered, sure.
     "recalls": (8, 4),
 }

@@ -16,7 +16,7 @@ import traceback
 from importlib import import_module
 from typing import IO
 
-from tests.sim import clients, floods, retries, scenario, seeds, storage_calls, transactions  # noqa: F401
+from tests.sim import clients, crowds, floods, retries, scenario, seeds, storage_calls, transactions  # noqa: F401
 
 
 def run(module: str, arguments: list[str]) -> tuple[int, str, str]:

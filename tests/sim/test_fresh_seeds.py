@@ -18,6 +18,7 @@ from tests.sim.conftest import Program
         "tests.sim.transactions",
         "tests.sim.clients",
         "tests.sim.floods",
+        "tests.sim.crowds",
     ],
 )
 def test_promises_hold_under_a_fresh_seed(module: str, fresh_seed: int, program: Program) -> None:

@@ -92,7 +92,7 @@ class Scheduler(OutletAgent):
         self._scan: OriginScan | None = None
         self._topics = (-1, -1)
         self._held_up = False
-        self._turn = 0  # level whose records have found no room last, or TIMERS
+        self._turn = 0  # of this level, or of TIMERS, and of those behind it
 
     # -------------------------------------------------------------------------------- duty cycle
 
@@ -223,13 +223,13 @@ class Scheduler(OutletAgent):
         done = 0
         due = [(n.number, partial(self._deliver_level, n, rows)) for n, rows in self._levels.due()]
         due.append((TIMERS, partial(self._timers.deliver, self._delivery)))
-        due.sort(key=lambda one: one[0] <= self._turn)  # stable: who had room last comes last
+        due.sort(key=lambda one: one[0] < self._turn)  # stable
         for number, deliver in due:
             taken, had_room = deliver()
             done += taken
             self._held_up = not had_room
             if self._held_up:
-                self._turn = number
+                self._turn = number + (taken > 0)  # who found no room at all has had no turn
                 break
         return done
 

@@ -292,7 +292,7 @@ class Timers:
             pool.drop(rows[:taken])
             done += taken
             if taken < len(rows):
-                self._turn = (number + 1) % count
+                self._turn = (number + (taken > 0)) % count  # without any room it was no turn
                 return done, False
         return done, True
 
