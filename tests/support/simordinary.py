@@ -118,14 +118,12 @@ class Ordinary(Talker):
         yield from self.until(partial(self.ask, role, wires[role].encode(request)))
         yield from self.told(kind)
 
-    def wait_until(self, wall_ms: int) -> Iterator[None]:
-        """Nobody does anything for so long, as if the machine was suspended.
-
-        Not while an agent is amid a step: it may owe others a ring, for which they would not wait.
-        """
+    def wait_until(self, wall_ms: int) -> None:
+        """Nobody does anything for so long, as if the machine was suspended."""
         actors, clock = self.machine.simulation.actors, self.machine.simulation.clock
-        agents = [actor for actor in actors.values() if isinstance(actor, AgentActor)]
-        yield from self.until(lambda: not any(agent.is_amid for agent in agents))
+        for actor in actors.values():
+            if isinstance(actor, AgentActor):
+                actor.excuse()  # who owes it a ring may be amid a step
         clock.advance(max(0, wall_ms - clock.wall_ms()) * 1_000_000)
 
     @property
@@ -177,7 +175,7 @@ def timers(me: Ordinary) -> Iterator[None]:
     yield from me.stored(lambda: me.send(DUE, b"m", (int(ParkMode.AT), due_ms)))
     due_ms = -(-due_ms // 1000) * 1000
     yield from me.until(lambda: me.rounds.are_over(4))  # it is read into the timers meanwhile
-    yield from me.wait_until(due_ms)
+    me.wait_until(due_ms)
     with me.timing(Role.SCHEDULER):
         yield from me.until(lambda: me.queue_end(DUE) > before)
 

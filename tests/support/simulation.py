@@ -128,6 +128,10 @@ class AgentActor:
         """The work that it is amid never goes on."""
         self._strand.kill()
 
+    def excuse(self) -> None:
+        """Time is about to jump, perhaps before another has rung: it may oversleep that."""
+        self._deep = False
+
     def ready_at(self, now_ns: int) -> int:
         """Now, or when its sleep ends."""
         return self._wake_at if self._asleep and not self.bell.rung else now_ns
