@@ -143,7 +143,7 @@ class FloodMachine(SimMachine):
 
     def __init__(self, simulation: Simulation, model: Model) -> None:
         super().__init__(simulation, model, TOPICS)
-        self.disk.file_bytes_max = 2 << 20  # a minute of timers is one file
+        self.disk.file_bytes_max = 32 << 20  # a minute of timers is one file
         self.disk.capacity = 1 << 30
         self.rounds = Rounds(self)
         self.rounds.after_step = self._after_agent
