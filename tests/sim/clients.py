@@ -31,7 +31,7 @@ from gantrymq.shm.codes import Role
 from gantrymq.workers.transactions.indoubt import GIVEN_UP, InDoubt
 from tests.sim.client_plants import PLANTS
 from tests.sim.kills import kill_an_agent, kill_at_a_mark
-from tests.support import realclients
+from tests.support import realclients, simwidth
 from tests.support.faults import Moment, fail_at, kill_at
 from tests.support.model import End
 from tests.support.simapps import Application, Listener, Reader, Sender
@@ -248,6 +248,7 @@ def run(seed: int, faults: tuple[Callable[[Clients], None], ...], home: Path) ->
     """One run; raises what the oracle, an agent or an application finds."""
     clients = new_run(seed, home)
     simulation = clients.simulation
+    faults = simwidth.kinds_of(seed, faults)
     for _ in range(clients.dice.randint(1, 6) if faults else 0):
         for sender in clients.senders:
             sender.send_more(clients.dice.randint(0, 12))

@@ -24,6 +24,7 @@ from gantrymq.shm.kernels import index as kernels
 from gantrymq.shm.kernels.words import store_word
 from gantrymq.workers.groups.agent import Groups
 from gantrymq.workers.groups.membership import Membership
+from gantrymq.workers.inhand import InHand
 
 
 def put_over(owner: object, name: str, value: object) -> None:
@@ -245,6 +246,12 @@ def limited_by_ends_that_have_moved() -> None:
     put_over(Membership, "begin_life", late)
 
 
+def never_suspected() -> None:
+    """A successor takes up again what has ended its predecessors."""
+    put_over(InHand, "is_poison", lambda *_: False)
+    put_over(InHand, "is_condemned", lambda *_: False)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -266,5 +273,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         losses_untold,
         removed_undispatched,
         limited_by_ends_that_have_moved,
+        never_suspected,
     )
 }

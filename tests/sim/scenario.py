@@ -18,6 +18,7 @@ from gantrymq.shm import layout
 from gantrymq.shm.codes import Role
 from tests.sim.downfalls import SELDOM, STEPS_MAX, cut_power, kill_everything, lose_power
 from tests.sim.kills import kill_an_agent, kill_at_a_mark
+from tests.support import simpoison, simwidth
 from tests.support.delivering import check_all_delivered
 from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
@@ -275,10 +276,23 @@ def drop_a_connection(world: World) -> None:
         machine.end_session(world.dice.choice(attached))
 
 
+def poison_a_request(world: World) -> None:
+    """What a client asks next ends its agent, and each that comes after it."""
+    simpoison.install()
+    role = world.dice.choice(list(simpoison.LANES))
+    lane, sessions = simpoison.LANES[role], world.machine.sessions.values()
+    asking = [s.session for s, client in sessions if getattr(client, lane)]
+    if asking:
+        session = world.dice.choice(asking)
+        world.simulation.note(f"plan: {role.name} dies of what session {session} asks")
+        world.machine.poisons.put(role, session)
+
+
 FAULTS: tuple[Callable[[World], None], ...] = (
     kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, lose_power, change_members,
     step_the_clock, break_the_disk, die_together_at_a_mark, fill_the_disk, unleash_a_vandal,
     drop_a_connection, fill_the_disk_of_groups, let_time_pass, overfill_the_disk,
+    poison_a_request,
 )  # fmt: skip
 
 
@@ -301,6 +315,7 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
 def go_through(world: World, faults: tuple[Callable[[World], None], ...]) -> None:
     """Traffic with faults in between, then calm."""
     simulation = world.simulation
+    faults = simwidth.kinds_of(simulation.seed, faults)
     for _ in range(world.dice.randint(0, 6) if faults else 0):
         world.more_traffic()
         pause = simulation.steps + world.dice.randint(20, 800)

@@ -68,6 +68,16 @@ def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int, simulate
     assert re.search(r"\d\d+ groups full", done.stdout), done.stdout
 
 
+def test_a_request_that_ends_its_agent_again_and_again_is_set_aside(
+    seed: int, simulate: Program
+) -> None:
+    """P10: its session ends, all others go on, and what it had put is there once."""
+    kinds = "poison_a_request,poison_a_request,kill_an_agent,change_members"
+    done = simulate("--seeds", f"{seed}:{seed + 10}", "--faults", kinds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d set aside", done.stdout), done.stdout
+
+
 @mends("A3")
 def test_no_member_with_another_subscription_gets_a_queue(seed: int, simulate: Program) -> None:
     """P10: it would pass over what the group wants; also while `groups` is replaced."""
@@ -151,6 +161,7 @@ WITHIN = {
     "freed_when_asked": "hold_by_timers",
     "moved_twice": "hold_by_timers",
     "lost_at_the_minute": "none",
+    "never_suspected": "poison_a_request",
 }
 
 

@@ -110,7 +110,8 @@ class SimConsumer(SimClient):
 
     def session_over(self) -> None:
         """All leases are over; `groups`, or its successor, will see what the words say."""
-        if self.session is not None and self.machine.running:
+        is_poison = self.machine.poisons.is_of(self.session)  # then its words are not heeded
+        if self.session is not None and self.machine.running and not is_poison:
             for queue in self.owned:
                 committed = self._word(self.session, queue, layout.PROGRESS_COMMITTED)
                 self.model.left_behind(self.group, self._name(queue), committed)
@@ -185,6 +186,8 @@ class SimConsumer(SimClient):
 
         A commit is said again some time, a join at once.
         """
+        if self.machine.poisons.is_of(self.session):
+            return  # its end is told at the same time
         assert refused.error in ("DiskFull", "GroupIllegal"), f"{self.name} was refused: {refused}"
         self.model.tally["groups full" if refused.error == "DiskFull" else "refused members"] += 1
         self._asked.pop(refused.serial, None)

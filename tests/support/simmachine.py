@@ -27,7 +27,7 @@ from gantrymq.workers.agent import Bells
 from gantrymq.workers.failure import has_failed
 from gantrymq.workers.inhand import forget_hand
 from gantrymq.workers.session import Session
-from tests.support import simbits
+from tests.support import simbits, simpoison, simwidth
 from tests.support.checkindex import check_index
 from tests.support.faults import Fault, FaultPlan, KilledError
 from tests.support.memory_sessions import MemorySessions, memory_session, plan_own
@@ -56,8 +56,6 @@ FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it 
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
 NEVER_NS = 1 << 62
-#: How much later than the others an agent may be open after a power cut.
-SLOW_NS = 300_000_000
 _TALLIED = ("no_space_for_index", "no_space_for_producers", "segments_removed", "segments_held")
 #: Who moves `appended`, `durable` or `low`, and who makes a board.
 _PUBLISHERS = frozenset({"writer", "flusher", "groups", "supervisor"})
@@ -94,13 +92,15 @@ class Plans:
 class SimSessions(MemorySessions):
     """An agent's table, and who is told that the agent has said something."""
 
-    def __init__(self, stir: Callable[[], None]) -> None:
+    def __init__(self, stir: Callable[[], None], over: Callable[[int], None]) -> None:
         super().__init__()
         self._stir = stir
+        self._over = over
 
     def cut_off(self, session: int, why: str) -> None:
-        """The supervisor has something to do."""
+        """The supervisor has something to do; the client knows by its arena that it is evicted."""
         super().cut_off(session, why)
+        self._over(session)
         self._stir()
 
     def note(self, level: str, event: str, **fields: object) -> None:
@@ -138,6 +138,8 @@ class SimMachine:
     name = "supervisor"
     #: What the bells of agents are.
     BELL: ClassVar[type[SimBell | EventBell]] = SimBell
+    #: Whether agents may open in any order, and late.
+    LATE_STARTS: ClassVar[bool] = True
 
     def __init__(
         self, simulation: Simulation, model: Model, topics: dict[str, tuple[int, str]]
@@ -176,7 +178,9 @@ class SimMachine:
         self._stirred = False  # an agent has said something that is not heard yet
         self._not_up: set[Role] = set()  # never open yet in this life
         self.open_last: Role | None = None  # at the next start
-        self._slowness = random.Random(simulation.seed)  # apart: other seeds' runs stay as they are
+        self._slowness = simwidth.dice_of(simulation.seed, "starts")
+        self.poisons = simpoison.Poisons()
+        simulation.note(f"set to {simwidth.settings_of(simulation.seed)}")
         self._seen_low = 0
         self._writer_began_ns = 0
         self._boot_id = self._random_bytes(16)
@@ -187,7 +191,8 @@ class SimMachine:
 
     def settings(self) -> dict[str, object]:
         """What the broker is set to."""
-        return SETTINGS | simbits.settings_of(self.simulation.seed)
+        seed = self.simulation.seed
+        return SETTINGS | simwidth.settings_of(seed) | simbits.settings_of(seed)
 
     # ------------------------------------------------------------------------------------ as actor
 
@@ -309,17 +314,20 @@ class SimMachine:
         self._open_agents()
 
     def _open_agents(self) -> None:
-        """All at once; after a power cut perhaps one much later: the others work meanwhile."""
+        """In any order, at once or much later than others, which work meanwhile."""
         self._not_up = set(ROLES)
-        slow, self.open_last = self.open_last, None
-        if slow is None and self.ended_by is End.POWER and self._slowness.random() < 0.5:
-            slow = self._slowness.choice(ROLES)
-        if slow is not None:
-            delay_ns = self._slowness.randrange(SLOW_NS)
-            self.simulation.note(f"{slow.name} is open {delay_ns / 1e6:.0f} ms later")
-            self._later(delay_ns, partial(self.start_agent, slow))
-        for role in ROLES:
-            if role is not slow:
+        delays = dict.fromkeys(ROLES, 0)
+        if self.LATE_STARTS:
+            delays = dict(simwidth.delays_of(self._slowness, ROLES))
+        if self.open_last is not None:
+            delays = dict.fromkeys(delays, 0)
+            delays[self.open_last] = self._slowness.randrange(simwidth.SLOW_NS)
+            self.open_last = None
+        for role, delay_ns in delays.items():
+            if delay_ns:
+                self.simulation.note(f"{role.name} is open {delay_ns / 1e6:.0f} ms later")
+                self._later(delay_ns, partial(self.start_agent, role))
+            else:
                 self.start_agent(role)
 
     def _check_queues(self) -> None:
@@ -352,7 +360,7 @@ class SimMachine:
         """Start or replace one agent; it is told of all sessions."""
         if self.board is None:
             return
-        table = self.tables[role] = SimSessions(self._stir)
+        table = self.tables[role] = SimSessions(self._stir, self.model.session_over)
         if role is Role.GROUPS:
             self.told_losses.clear()
         for number, session in self._unsettled.items() if role is Role.GROUPS else ():
@@ -378,7 +386,7 @@ class SimMachine:
         board, word = self.board, _PROGRESS.get(role, 0)
         self.simulation.add(AgentActor(agent, bell, lambda: board.word(word) if word else 0))
         self._not_up.discard(role)
-        if not self._not_up:
+        if not self._not_up and not has_failed(board):
             board.set_half(layout.BOARD_STATE, BrokerState.READY)
 
     def kill_agent(self, role: Role) -> None:
@@ -426,7 +434,7 @@ class SimMachine:
                 self.stores[name].dead = True
                 self.simulation.bury()
                 self.tables.pop(role, None)
-                if self.board is not None:
+                if self.board is not None and not self.poisons.has_struck():
                     forget_hand(self.board, role)  # as the supervisor does after a SIGKILL
                 self._later(RESTART_NS, partial(self.start_agent, role))
         for role in ROLES:
@@ -462,7 +470,7 @@ class SimMachine:
     def plan_for(self, client: Client) -> ArenaPlan:
         """The rings of a client's session: short ones are full, and wrap, sooner."""
         del client
-        return plan_arena(4096, 4096, 4096, 4096)
+        return plan_arena(*simwidth.rings_of(self.simulation.seed), 4096, 4096)
 
     def end_session(self, number: int) -> None:
         """The session's socket has ended, from either side."""
@@ -493,7 +501,9 @@ class SimMachine:
         self.simulation.note(f"session {number} of {entry[1].name} is cut off: {why}")
         self.model.tally["cut off"] += 1
         if entry[1].name not in self.expect_cut_off:
-            raise AssertionError(f"{entry[1].name} kept the rules and was cut off: {why}")
+            if not self.poisons.set_aside(number, why):
+                raise AssertionError(f"{entry[1].name} kept the rules and was cut off: {why}")
+            self.model.tally["set aside"] += 1
         self.end_session(number)
 
     def _stir(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 UNANSWERED_MAX = 12
 #: Names in recall handles, and RocketMQ's slots of time, as in the settings.
-_BROKER, _PRECISION_MS = "broker", 1000
+_BROKER = "broker"
 BATCH_MAX = 4
 _EXTRA = np.frombuffer(b"KEYS\x01one two  three\x02", np.uint8)
 _DELAYS: list[tuple[int, int]] = [
@@ -240,7 +240,8 @@ class SimProducer(SimClient):
         unique = f"{producer.upper()}{sent.seq:012X}"
         mode, value = sent.intent.due
         names = (sent.intent.topic, _BROKER, unique)
-        handle = recall_handle(Due(ParkMode(mode), value), store_ms, names, _PRECISION_MS)
+        precision_ms = self.machine.configuration.settings.timer_precision_ms
+        handle = recall_handle(Due(ParkMode(mode), value), store_ms, names, precision_ms)
         if handle is not None:
             name = (producer, sent.seq)
             known = Recallable(name, sent.intent.topic, handle, receipt.position)

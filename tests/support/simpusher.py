@@ -125,6 +125,8 @@ class SimPusher(SimConsumer):
         if refused.error == "Evicted":
             self._failed.pop(refused.serial, None)
             return
+        if self.machine.poisons.is_of(self.session):
+            return  # its end is told at the same time
         assert refused.error == "DiskFull", f"{self.name} was refused: {refused}"
         self._join()
 

@@ -77,7 +77,8 @@ class SimRecaller(SimClient):
         message, self._asked = self._asked[0], None
         if notice.refusal:
             known = ("DISK_FULL", schedulerwire.INDEX_BEHIND)
-            assert notice.refusal in known, f"{self.name} was refused: {notice}"
+            is_poison = self.machine.poisons.is_of(self.session)
+            assert notice.refusal in known or is_poison, f"{self.name} was refused: {notice}"
             self.model.tally["recalls refused"] += 1
             return
         model = self.model

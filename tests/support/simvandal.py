@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gantrymq.shm import layout
+from gantrymq.shm.controllane import BrokenLane, ControlLane, End
 from gantrymq.shm.kernels import ring
+from tests.support.extremes import kinds_of, requests_of
+from tests.support.floods import BASE, LANES
 from tests.support.lanes import lane_words, set_route
 from tests.support.simclients import SimClient
 from tests.support.simmachine import ROLES, SimMachine
@@ -25,13 +29,20 @@ _NUMBERS = (0, 1, 7, 8, 64, 4095, 4096, 1 << 31, (1 << 32) - 1, 1 << 62, (1 << 6
 _NO_BYTES = np.zeros(0, np.uint8)
 
 
+@cache
+def requests_at_the_ends(lane: str) -> list[bytes]:
+    """Each request of a lane with each field at the ends of its type, if it fits into a ring."""
+    kinds = kinds_of(LANES[lane])
+    return [body for kind in kinds for body in requests_of(kind, lambda: BASE) if len(body) < 1500]
+
+
 class SimVandal(SimClient):
     """Attaches as producer and member, puts a few good entries, then writes anything anywhere.
 
     It rings after each deed, so that nobody oversleeps it. Once cut off it is gone.
     """
 
-    groups = True
+    groups = scheduler = transactions = True
 
     def __init__(self, name: str, machine: SimMachine) -> None:
         super().__init__(name, machine)
@@ -62,7 +73,9 @@ class SimVandal(SimClient):
         if self.deeds < 0:
             self.die()
             return
-        deed = self.dice.choice([self._spoil_word, self._spoil_entry, self._spoil_bytes])
+        deed = self.dice.choice(
+            [self._spoil_word, self._spoil_entry, self._spoil_bytes, self._ask_at_the_ends]
+        )
         deed(session)
         self._ring_all()
 
@@ -71,12 +84,23 @@ class SimVandal(SimClient):
             self.machine.bell(role).ring()
 
     def _lane(self, session: Session) -> LanePlan:
-        return self.dice.choice([session.plan.writer, session.plan.groups])
+        plan = session.plan
+        return self.dice.choice([plan.writer, plan.groups, plan.scheduler, plan.transactions])
 
     def _number(self, near: int) -> int:
         if self.dice.random() < 0.5:
             return min(near + 8 * self.dice.randint(-4, 60), (1 << 63) - 1)
         return self.dice.choice(_NUMBERS)
+
+    def _ask_at_the_ends(self, session: Session) -> None:
+        """Requests with a field at an end of its type, in rings that are as they should be."""
+        lane = self.dice.choice(sorted(LANES))
+        try:
+            ring_of = ControlLane(session.arena, getattr(session.plan, lane), End.CLIENT)
+            for _ in range(self.dice.randint(1, 8)):
+                ring_of.put(self.dice.choice(requests_at_the_ends(lane)))
+        except BrokenLane:
+            pass  # it has broken that one itself
 
     def _spoil_word(self, session: Session) -> None:
         """A cursor or flag of a lane."""
