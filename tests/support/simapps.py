@@ -319,9 +319,10 @@ class Sender(Application):
         pending = list(self._oneway)
         try:
             producer.flush()
-        except (BrokerGone, Timeout):
-            return  # nothing is known yet
         except GantryError as error:
+            # Some were given up, or nothing is known yet.
+            if isinstance(error, BrokerGone | Timeout) and "are not stored" not in str(error):
+                return
             self._oneway.clear()
             self._all_ended(pending, UNKNOWN, error)
             self._raise_failure(error)
