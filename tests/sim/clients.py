@@ -263,9 +263,12 @@ def run(seed: int, faults: tuple[Callable[[Clients], None], ...], home: Path) ->
     waited_ns = simulation.clock.monotonic_ns() + WAIT_MS * 1_000_000
     simulation.run_until(lambda: simulation.clock.monotonic_ns() >= waited_ns, STEPS_MAX)
     simulation.run_until(clients.settled, STEPS_MAX)
+    board = clients.machine.board
+    assert board is not None, "it is running"
+    end = board.word(layout.BOARD_APPENDED)  # what producers hand over as they close finds nobody
     _end(clients)
     for group in (PULLED, PUSHED):
-        clients.books.check_all_processed(group, set(TOPICS))
+        clients.books.check_all_processed(group, set(TOPICS), end)
     storage = clients.machine.storage_for("oracle")
     doubts = InDoubt(storage, None).read()
     given_up = {doubt.position for doubt in doubts if doubt.state == GIVEN_UP}

@@ -133,7 +133,6 @@ class DoorMachine(SimMachine):
     """See the module."""
 
     BELL: ClassVar[type[SimBell | EventBell]] = SimEventBell
-    LATE_STARTS: ClassVar[bool] = False
 
     def __init__(
         self,
