@@ -133,6 +133,7 @@ class DoorMachine(SimMachine):
     """See the module."""
 
     BELL: ClassVar[type[SimBell | EventBell]] = SimEventBell
+    LATE_STARTS: ClassVar[bool] = False  # with them `level_of_another_unheard` is found too seldom
 
     def __init__(
         self,
