@@ -15,11 +15,12 @@ from gantrymq.shm.storage import read_file
 from gantrymq.workers.groups.ledger import open_ledger
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
+from tests.support import simwidth
 from tests.support.faults import FaultPlan
 from tests.support.memory_sessions import MemorySessions
 from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
-from tests.support.simmachine import SETTINGS, SimMachine
+from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
 
 #: Long enough for a pass and all its steps, at the simulator's pace.
@@ -28,8 +29,9 @@ HOUR_MS = 3_600_000
 QUEUES = [("plain", 0), ("plain", 1), ("safe", 0)]
 
 
-def written_machine(seed: int = 8) -> SimMachine:  # even: each step is whole
+def written_machine(seed: int = 16) -> SimMachine:  # even: each step is whole
     """A machine that has written several segments, which a group has read, and was stopped."""
+    assert simwidth.settings_of(seed) == {}, "the sizes that tests count with"
     world = scenario.new_world(seed)
     for producer in world.producers:
         producer.delays = False  # what waits would hold segments, and be delivered at a start
@@ -52,7 +54,7 @@ class Rig:
         self.machine = machine
         self.disk = disk or machine.disk.clone()
         self.storage = SimStorage(self.disk, "retention", faults)
-        self.settings: Settings = load(None, {**SETTINGS, **settings}, {}).settings
+        self.settings: Settings = load(None, {**machine.settings(), **settings}, {}).settings
         self.clock = SimClock()
         behind_ms = machine.simulation.clock.wall_ms() - self.clock.wall_ms()
         self.clock.step_wall(behind_ms + 2 * HOUR_MS)

@@ -99,6 +99,7 @@ OURS = {
     "Transaction.end_now": "the same",
     "Transaction.end_by": "the same",
     "Transaction.places": "the same",
+    "Transaction.in_doubt": "the same",
     "Found": "made by Client.query",
     "FoundMessage": "made by Client.get",
     "FoundMessage.retry_after": "of all messages",
