@@ -182,7 +182,9 @@ def run_each(lines: Sequence[Sequence[object]]) -> list[subprocess.CompletedProc
 def _wait(pid: int, timeout: float) -> int:
     descriptor = os.pidfd_open(pid)
     try:
-        if not select.select([descriptor], [], [], timeout)[0]:
+        end = select.poll()  # unlike `select`, for descriptors of any number
+        end.register(descriptor, select.POLLIN)
+        if not end.poll(1000 * timeout):
             os.kill(pid, signal.SIGKILL)
             raise AssertionError(f"it has not ended after {timeout:.0f} s")
     finally:

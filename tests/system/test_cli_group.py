@@ -173,7 +173,7 @@ def test_a_group_is_deleted_by_hand(broker: Broker, unique_name: str) -> None:
     }  # fmt: skip
     assert group not in [row["group"] for row in all_groups(broker)]
     table = store_of(broker.home) / "config" / "subscriptionGroup.json"
-    poll_until(lambda: group not in table.read_text(), "its entry is gone")
+    poll_until(lambda: table.exists() and group not in table.read_text(), "its entry is gone")
     again = command("group", "delete", group, *at)
     assert (again.returncode, "there is no group" in again.stderr) == (2, True)
     with PullConsumer(group, [topic], home=broker.home, consume_from=first) as consumer:
