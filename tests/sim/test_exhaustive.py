@@ -33,7 +33,7 @@ def test_whoever_dies_at_any_access_holds_nobody_up() -> None:
 
     One seed, for not every seed's machine gets everywhere; soak draws others.
     """
-    done = run("tests.sim.accesses", "--seed", "8")
+    done = run("tests.sim.accesses", "--seed", "3")
     assert done.returncode == 0, done.stdout + done.stderr
     *_, missed, total = done.stdout.splitlines()
     assert missed == "not reached: ", missed
