@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forked, leaks, openfiles
+from tests.support import forked, leaks, openfiles, reached
 from tests.support.processortime import Times, kind_of, processor_seconds
 from tests.support.tree import ROOT
 from tests.support.watchdog import poll_until
@@ -191,6 +191,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Add what a test has used, with fixtures that it was the first or last to need."""
+    item.session.stash.setdefault(reached.BEGUN, []).append(item)
     before = processor_seconds()
     done = yield
     used = processor_seconds() - before

@@ -55,12 +55,12 @@ def marks_tried_before(node: pytest.Item, items: list[pytest.Item]) -> set[str]:
 
 
 def test_every_mark_is_reached_by_a_crash_test(request: pytest.FixtureRequest) -> None:
-    """By those of this run if it has them all in front of this test.
+    """By those of this process if it has run them all before this test.
 
     A run of some, or of none, shows nothing of the others: then what the crash tests are written
     to try has to be every mark.
     """
-    tried = marks_tried_before(request.node, request.session.items)
+    tried = marks_tried_before(request.node, request.session.stash[reached.BEGUN])
     shown = reached.in_this_run() if tried == MARKS else reached.tried_by_crash_tests()
     assert shown >= MARKS, f"not reached: {sorted(MARKS - shown)}"
 

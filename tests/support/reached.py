@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from gantrymq.shm.marks import MARKS
 from tests.support.tree import parsed, python_files
+
+#: Tests that this process has begun, in their order: it may share the files with another.
+BEGUN = pytest.StashKey[list[pytest.Item]]()
 
 _reached: set[str] = set()
 

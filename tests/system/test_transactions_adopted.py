@@ -46,6 +46,7 @@ def test_a_golden_set_is_taken_over_and_finished(tmp_path: Path, name: str) -> N
     }
     sizes |= {"board_queues_max": 8192, "transaction_timeout_s": 1}
     sizes["transaction_check_interval_s"] = 1
+    sizes["file_reserved_time"] = 24 * 3650  # or age ends the halves before anybody is asked
     with ServingBroker(home, **sizes, profile="temporary") as broker:
         broker.wait_until_ready()
         with Producer(home, producer_group="PG_tx", transaction_checker=check):

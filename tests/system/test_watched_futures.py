@@ -132,7 +132,9 @@ def test_who_takes_completions_of_others_wakes_who_sleeps(own: Broker) -> None:
     with Producer(own.home) as producer:
         producer.send("t", b"first")
         link = producer._link
+        own.process.send_signal(signal.SIGSTOP)  # or the send itself may take the completion
         future = producer.send_async("t", b"x")
+        own.process.send_signal(signal.SIGCONT)
         poll_until(lambda: link.lane.spin_completed(1), "its completion is in the ring")
         link.session.bell.clear()
         link._sleepers += 1
