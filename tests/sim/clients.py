@@ -211,6 +211,7 @@ def fill_the_disk(clients: Clients) -> None:
     """No room for another segment."""
     clients.simulation.note("no room for segments")
     clients.machine.disk.allocate_max = 0
+    clients.machine.model.transactions.was_full = True
     for sender in clients.senders:
         sender.send_more(10)
 
