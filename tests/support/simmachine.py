@@ -138,8 +138,6 @@ class SimMachine:
     name = "supervisor"
     #: What the bells of agents are.
     BELL: ClassVar[type[SimBell | EventBell]] = SimBell
-    #: Whether agents may open in any order, and late.
-    LATE_STARTS: ClassVar[bool] = True
 
     def __init__(
         self, simulation: Simulation, model: Model, topics: dict[str, tuple[int, str]]
@@ -313,11 +311,15 @@ class SimMachine:
         self._own = [self._own_session(role) for role in agents.SENDERS]
         self._open_agents()
 
+    def opens_late(self) -> bool:
+        """Whether agents may open in any order, and late."""
+        return True
+
     def _open_agents(self) -> None:
         """In any order, at once or much later than others, which work meanwhile."""
         self._not_up = set(ROLES)
         delays = dict.fromkeys(ROLES, 0)
-        if self.LATE_STARTS:
+        if self.opens_late():
             delays = dict(simwidth.delays_of(self._slowness, ROLES))
         if self.open_last is not None:
             delays = dict.fromkeys(delays, 0)
