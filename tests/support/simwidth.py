@@ -22,7 +22,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "max_hash_slot_num": (1, 40, 97),
     "log_page_cache": (0, 4 * 1024, 8 * 1024, 1 << 20),
     "timer_precision_ms": (100, 500, 1000),
-    "flush_interval_commit_log": (1, 20, 100, 200),
+    "flush_interval_commit_log": (5, 20, 100, 200),
     "default_durability": ("written", "durable"),
 }
 #: Bytes of a client's rings, up and down.
