@@ -41,8 +41,8 @@ MARK_NS: Final = 1_000_000
 #: How long calls without a timeout wait for a broker that is gone.
 REATTACH_NS: Final = 60_000_000_000
 _RETRY_S: Final = 0.05
-#: So long a `poll` with a shorter timeout waits for the broker's answers when it attaches again.
-_ATTACH_S: Final = 1.0
+#: So long a call with a shorter timeout waits for the broker's answers.
+_ANSWER_S: Final = 1.0
 
 
 class PullConsumer(OfOneProcess):
@@ -75,8 +75,9 @@ class PullConsumer(OfOneProcess):
         `consume_from` says where a group begins that has no offset yet; TIMESTAMP needs
         `consume_timestamp`. `assignment` says how queues are spread over members: "sticky" moves
         few, "average" does as RocketMQ. `timeout` is what `poll` waits if it is not told: seconds,
-        10 by default (None), for ever with math.inf; this, and each attaching anew, waits as long
-        for the broker's answers, a second at least and 30 at most. Raises BrokerGone, Timeout,
+        10 by default (None), for ever with math.inf; this, `commit`, `assign`, `seek`, `close` and
+        each attaching anew wait as long for the broker's answers, a second at least and 30 at
+        most. Raises BrokerGone, Timeout,
         GroupIllegal, TopicNotFound, FilterSyntaxError, ...
         """
         (
@@ -98,7 +99,7 @@ class PullConsumer(OfOneProcess):
         self._chosen: list[MessageQueue] | None = None
         self._attachment: Attachment | None = None
         self._store_id = ""
-        self._member = self._attach({}).member
+        self._member = self._attach({}, self._answer_by()).member
 
     # ---------------------------------------------------------------------------------- messages
 
@@ -178,10 +179,11 @@ class PullConsumer(OfOneProcess):
         """
         with self._alone:
             self._pass_all()
+            answer_by = self._answer_by()
             try:
-                if self._attachment is None:
-                    self._attach(self._member.places())
-                self._member.commit()
+                attachment = self._attachment or self._attach(self._member.places(), answer_by)
+                with attachment.session.answering_by(answer_by):
+                    self._member.commit()
             except (BrokerGone, Evicted):
                 self._lose()
                 raise
@@ -211,14 +213,16 @@ class PullConsumer(OfOneProcess):
             self._assign(chosen)
 
     def _assign(self, chosen: list[MessageQueue] | None) -> None:
-        attachment = self._attachment or self._attach(self._member.places())
+        answer_by = self._answer_by()
+        attachment = self._attachment or self._attach(self._member.places(), answer_by)
         numbers = attachment.numbers(chosen)
         if self.auto_commit:
             self._pass_all()
         self._chosen = chosen
         try:
-            self._member.join(self._consume_from, {}, numbers)
-            attachment.attend()
+            with attachment.session.answering_by(answer_by):
+                self._member.join(self._consume_from, {}, numbers)
+                attachment.attend()
         except (BrokerGone, Evicted):
             self._lose()
             raise
@@ -243,7 +247,8 @@ class PullConsumer(OfOneProcess):
         assigned = self._find(queue)
         attachment = self._live()
         if isinstance(to, datetime):
-            attachment.catch_up()
+            with attachment.session.answering_by(self._answer_by()):
+                attachment.catch_up()
         words = attachment.session.board.queue(assigned.number)
         low = words["min_offset"]
         high = max(low, words["max_offset"])
@@ -338,15 +343,8 @@ class PullConsumer(OfOneProcess):
         member.terms = self._terms
         return member
 
-    def _attach(
-        self, places: dict[MessageQueue, tuple[int, int]], timeout: float | None = None
-    ) -> Attachment:
-        """Begin a session and join; `places` are those of the session before.
-
-        `timeout` is the consumer's own unless given, but a second at least.
-        """
-        patience_s = self._timeout_s if timeout is None else timeout
-        answer_by = deadline_after(max(patience_s, _ATTACH_S))
+    def _attach(self, places: dict[MessageQueue, tuple[int, int]], answer_by: int) -> Attachment:
+        """Begin a session and join, by a deadline; `places` are those of the session before."""
         make, store = self._make_member, self._store_id
         attachment = Attachment(self._home, self.group, self._filters, make, store, answer_by)
         self._store_id = attachment.session.store_id
@@ -356,10 +354,14 @@ class PullConsumer(OfOneProcess):
         self._lost_before += before.lost_commits if before else 0
         return attachment
 
+    def _answer_by(self, timeout: float | None = None) -> int:
+        """When the broker's answers have to be there: `timeout` is the consumer's own if None."""
+        return deadline_after(max(self._timeout_s if timeout is None else timeout, _ANSWER_S))
+
     def _attach_again(self, mode: int, timeout: float) -> Attachment:
         if mode & poll.PASS:
             self._pass_all()  # all of it was returned: a poll that fails hands nothing out
-        return self._attach(self._member.places(), timeout)
+        return self._attach(self._member.places(), self._answer_by(timeout))
 
     def _guarded(self, act: Callable[[Attachment], None]) -> None:
         """Do something that a broker's end may cut short; `_collect` attaches again."""
@@ -403,8 +405,9 @@ class PullConsumer(OfOneProcess):
         try:
             if self.auto_commit and commit:
                 self._pass_all()
-            self._member.commit()
-            self._member.leave()
+            with self._attachment.session.answering_by(self._answer_by()):
+                self._member.commit()
+                self._member.leave()
         except (Unavailable, Closed):
             pass  # the broker, or the parent's session in a forked child, is gone: nothing to leave
         finally:

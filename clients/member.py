@@ -160,15 +160,17 @@ class GroupMember:
         self._unanswered[serial] = request
         self._put(request)
         self.session.groups_bell.ring()
-        deadline_ns = min(now_ns() + ANSWER_NS, self.session.answer_by)
         try:
-            if not self._wait(lambda: serial in self._answers, deadline_ns):
+            if not self._wait(lambda: serial in self._answers, self._answer_by()):
                 raise errors.Timeout(f"groups did not answer {type(request).__name__} in time")
             answer = self._answers.pop(serial)
         finally:
             self._unanswered.pop(serial, None)
         if isinstance(answer, groupwire.Refused):
             raise getattr(errors, answer.error, errors.GantryError)(answer.text)
+
+    def _answer_by(self) -> int:
+        return min(now_ns() + ANSWER_NS, self.session.answer_by)
 
     def _wait(self, is_done: Callable[[], bool], deadline_ns: int) -> bool:
         def ready() -> bool:
@@ -193,8 +195,8 @@ class GroupMember:
             return self._lane.put(body)
 
         try:
-            if not self.session.wait(now_ns() + ANSWER_NS, fits):
-                raise errors.Timeout("groups has not taken requests for 30 s")
+            if not self.session.wait(self._answer_by(), fits):
+                raise errors.Timeout("groups did not take a request in time")
         finally:
             self._lane.disarm()
 

@@ -12,8 +12,8 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -194,6 +194,15 @@ class Session(Closing, OfOneProcess):
             if self._why_over is None and self.session and not self.is_open:
                 raise Closed(_CLOSED) from error
             raise self._over(error) from error.__cause__
+
+    @contextmanager
+    def answering_by(self, deadline_ns: int) -> Iterator[None]:
+        """What is asked meanwhile is to be answered by then; afterwards there is no deadline."""
+        self.answer_by = deadline_ns
+        try:
+            yield
+        finally:
+            self.answer_by = NEVER_NS
 
     # ------------------------------------------------------------------------------------- waiting
 

@@ -8,11 +8,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from gantrymq.clients import attachment as attachment_module
+from gantrymq.clients import member as member_module
 from gantrymq.clients.consumer import PullConsumer
 from gantrymq.clients.control import look_at
 from gantrymq.clients.producer import Producer
@@ -23,7 +26,7 @@ from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
 from gantrymq.temporary import Broker
 from tests.support.brokers import ServingBroker
-from tests.support.watchdog import PATIENCE_S
+from tests.support.watchdog import PATIENCE_S, poll_until
 
 T = TypeVar("T")
 SHORT_S = 0.05
@@ -164,3 +167,31 @@ def test_a_consumer_attaches_within_its_timeout(
             PullConsumer("pull", ["t"], home=serving.home, timeout=1.0)
         with pytest.raises(Timeout, match=r"in 1\.0 s"):
             PushConsumer("push", ["t"], print, home=serving.home).start()
+
+
+#: Calls of a consumer that are answered by an agent, which hangs.
+ANSWERED: dict[str, tuple[Role, Callable[[PullConsumer], object]]] = {
+    "commit": (Role.GROUPS, PullConsumer.commit),
+    "assign": (Role.GROUPS, lambda consumer: consumer.assign(consumer.assignment()[:1])),
+    "close": (Role.GROUPS, PullConsumer.close),
+    "seek": (Role.READER, lambda consumer: consumer.seek(consumer.assignment()[0], _BEGINNING)),
+}
+_BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_a_consumer_waits_for_answers_as_long_as_it_was_told(
+    serving: ServingBroker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for module in (attachment_module, member_module):
+        monkeypatch.setattr(module, "ANSWER_NS", 1 << 60)
+    role, call = ANSWERED[name]
+    with (
+        Producer(serving.home) as producer,
+        PullConsumer(f"hung-{name}", ["t"], home=serving.home, timeout=1.0) as consumer,
+    ):
+        poll_until(lambda: (consumer.poll(timeout=0), consumer.assignment())[1], "it has queues")
+        with hung(serving.pid_of(role)):
+            producer.send("t", b"not shown yet")
+            told = Beside(lambda: call(consumer)).require_told()
+        assert isinstance(told, Timeout) or name == "close"
