@@ -7,8 +7,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ import pytest
 
 from gantrymq.clients import attachment as attachment_module
 from gantrymq.clients import member as member_module
+from gantrymq.clients import session as session_module
 from gantrymq.clients.consumer import PullConsumer
 from gantrymq.clients.control import look_at
 from gantrymq.clients.producer import Producer
@@ -27,6 +29,7 @@ from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
 from gantrymq.temporary import Broker
 from tests.support.brokers import ServingBroker
 from tests.support.watchdog import PATIENCE_S, poll_until
+from tests.system.test_broker_away import WAITS
 
 T = TypeVar("T")
 SHORT_S = 0.05
@@ -169,6 +172,13 @@ def test_a_consumer_attaches_within_its_timeout(
             PushConsumer("push", ["t"], print, home=serving.home).start()
 
 
+def never_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits longer than its timeout waits for ever."""
+    for module in (attachment_module, member_module):
+        monkeypatch.setattr(module, "ANSWER_NS", 1 << 60)
+    monkeypatch.setattr(session_module, "ANSWER_S", 1e6)
+
+
 #: Calls of a consumer that are answered by an agent, which hangs.
 ANSWERED: dict[str, tuple[Role, Callable[[PullConsumer], object]]] = {
     "commit": (Role.GROUPS, PullConsumer.commit),
@@ -183,8 +193,7 @@ _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 def test_a_consumer_waits_for_answers_as_long_as_it_was_told(
     serving: ServingBroker, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    for module in (attachment_module, member_module):
-        monkeypatch.setattr(module, "ANSWER_NS", 1 << 60)
+    never_answered(monkeypatch)
     role, call = ANSWERED[name]
     with (
         Producer(serving.home) as producer,
@@ -195,3 +204,30 @@ def test_a_consumer_waits_for_answers_as_long_as_it_was_told(
             producer.send("t", b"not shown yet")
             told = Beside(lambda: call(consumer)).require_told()
         assert isinstance(told, Timeout) or name == "close"
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_call_waits_for_a_hung_agent_as_long_as_it_was_told(
+    serving: ServingBroker, monkeypatch: pytest.MonkeyPatch, role: Role
+) -> None:
+    """Every public call with a timeout, whichever process of the broker hangs."""
+    never_answered(monkeypatch)
+    with ExitStack() as clients:
+        producers = [
+            clients.enter_context(Producer(serving.home, producer_group="g", timeout=1.0))
+            for _ in WAITS
+        ]
+        for producer in producers:
+            producer.send("t", b"first")
+        consumers = [
+            clients.enter_context(PullConsumer(f"hung{number}", ["t"], home=serving.home))
+            for number in range(len(WAITS))
+        ]
+        each = zip(WAITS.values(), producers, consumers, strict=True)
+        with hung(serving.pid_of(role)):
+            calls = [
+                Beside(partial(call, producer, consumer, SHORT_S))
+                for call, producer, consumer in each
+            ]
+            for call in calls:
+                call.require_told()
