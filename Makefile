@@ -25,7 +25,7 @@ bench: setup  ## the table of the README, peers and floors in the same run; figu
 interop: setup  ## a real RocketMQ takes over a store of ours and goes on
 	@$(RUN) -m scripts.interop
 
-soak: setup  ## the long counts of docs/faults.md again and again with fresh seeds; ROUNDS=n ONLY=sim,kills
+soak: setup  ## the long counts of docs/faults.md again and again with fresh seeds; ROUNDS=n or MINUTES=m, ONLY=sim,kills
 	@$(RUN) scripts/soak.py
 
 day: setup  ## an operator's day with real commands, each checked; WRITE=docs/operators-day.md keeps the transcript

@@ -2,24 +2,35 @@
 
 `make soak ROUNDS=100` shows what it does and how long it took, ends at the first failure with exit
 code 1 and the command that repeats it, and else sums up what was tried. ONLY=sim,kills chooses.
+`make soak MINUTES=60` goes on for so long instead, with a tenth of each count and the parts in an
+order by chance, so that an hour has a bit of all.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Seeds of the simulator, and kills of real processes, in one round.
-SEEDS, KILLS, FEW = 200, 100, 40
+MINUTES = float(os.environ.get("MINUTES", "0"))
 PYTHON = sys.executable
+
+
+def share(count: int) -> int:
+    """What of a round's count is done at a time."""
+    return max(1, count // 10) if MINUTES else count
+
+
+#: Seeds of the simulator, and kills of real processes, in one round.
+SEEDS, KILLS, FEW = share(200), share(100), share(40)
 
 
 @dataclass(frozen=True)
@@ -28,12 +39,13 @@ class Part:
 
     name: str
     command: Callable[[int], list[str]]
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str | int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
     def run(self, seed: int) -> bool:
         """Run it; on failure say how to repeat it."""
-        added = self.environment | {"GANTRYMQ_TEST_SEED": str(seed), "PYTHONHASHSEED": "0"}
+        added = {name: str(value) for name, value in self.environment.items()}
+        added |= {"GANTRYMQ_TEST_SEED": str(seed), "PYTHONHASHSEED": "0"}
         command = self.command(seed)
         done = subprocess.run(command, cwd=ROOT, env=os.environ | added, check=False)
         if done.returncode:
@@ -79,33 +91,35 @@ PARTS = (
     Part("states", module("tests.sim.storage_calls", "states", "--seed", "{seed}"),
          counts={"scripts of 200 calls, all states": 1}),
     Part("kills", suite("tests/crash/test_kill.py::test_a_producer_outlives_random_kills"),
-         {"GANTRYMQ_TEST_KILLS": str(KILLS)}, {"kills under load": KILLS}),
-    Part("ingests", suite("tests/crash/test_ingest_kill.py"), {"GANTRYMQ_TEST_INGESTS": "20"},
-         {"kills of an ingest": 20}),
-    Part("powercuts", lambda seed: [PYTHON, "-m", "tests.powercut", "--states", "500",
+         {"GANTRYMQ_TEST_KILLS": KILLS}, {"kills under load": KILLS}),
+    Part("ingests", suite("tests/crash/test_ingest_kill.py"), {"GANTRYMQ_TEST_INGESTS": share(20)},
+         {"kills of an ingest": share(20)}),
+    Part("powercuts", lambda seed: [PYTHON, "-m", "tests.powercut", "--states", f"{share(500)}",
                                     "--seed", str(seed)],
-         counts={"states after a power cut of real runs": 1000}),
+         counts={"states after a power cut of real runs": 2 * share(500)}),
     Part("spark", suite("-s", "tests/crash/test_ingest_kill.py"),
-         {"GANTRYMQ_TEST_INGESTS": "20", "GANTRYMQ_TEST_INGEST_SPARK": "1",
+         {"GANTRYMQ_TEST_INGESTS": share(20), "GANTRYMQ_TEST_INGEST_SPARK": "1",
           "GANTRYMQ_TEST_GRACE_S": "30"},
-         {"kills of an ingest by Spark": 20}),
-    Part("writes", suite("tests/crash/test_write_kill.py"), {"GANTRYMQ_TEST_WRITES": "200"},
-         {"kills of a write": 200}),
+         {"kills of an ingest by Spark": share(20)}),
+    Part("writes", suite("tests/crash/test_write_kill.py"), {"GANTRYMQ_TEST_WRITES": share(200)},
+         {"kills of a write": share(200)}),
     Part("marks", suite("tests/crash/test_marks.py"), counts={"deaths at all marks": 1}),
-    Part("litmus", suite("tests/unit/test_atomics.py"), {"GANTRYMQ_TEST_LITMUS": "1000000"},
-         {"turns of each litmus test": 1_000_000}),
+    Part("litmus", suite("tests/unit/test_atomics.py"), {"GANTRYMQ_TEST_LITMUS": share(1_000_000)},
+         {"turns of each litmus test": share(1_000_000)}),
     Part("stalls", suite("tests/crash/test_disk.py", "tests/crash/test_back_pressure.py"),
          {"GANTRYMQ_TEST_STALL_S": "5", "GANTRYMQ_TEST_STILL_S": "60"}, {"stalls": 2}),
-    Part("churn", suite("-s", "tests/system/test_churn.py"), 
-         {"GANTRYMQ_TEST_SESSIONS": "20000", "GANTRYMQ_TEST_NAMES": "5000"},
-         {"sessions that come and go": 20_000, "topics that come and go": 5_000,
-          "groups that come and go": 5_000}),
-    Part("floods", module("tests.system.floods", "--seconds", "30"),
-         counts={"seconds of a flood of each kind of request": 30}),
-    Part("extremes", module("tests.extremes", "--seed", "{seed}"),
-         counts={"random and extreme calls, requests, frames and words each": 1_000_000}),
-    Part("ends", suite("tests/system/test_method_ends.py"), {"GANTRYMQ_TEST_ENDS": "100000"},
-         {"orders in which producers and their methods end": 100_000}),
+    Part("churn", suite("-s", "tests/system/test_churn.py"),
+         {"GANTRYMQ_TEST_SESSIONS": share(20_000), "GANTRYMQ_TEST_NAMES": share(5_000)},
+         {"sessions that come and go": share(20_000), "topics that come and go": share(5_000),
+          "groups that come and go": share(5_000)}),
+    Part("floods", module("tests.system.floods", "--seconds", "30", "--some", f"{share(60)}",
+                          "--seed", "{seed}"),
+         counts={"floods of 30 s of one kind of request": share(60)}),
+    Part("extremes", module("tests.extremes", "--seed", "{seed}", "--count",
+                            f"{share(1_000_000)}"),
+         counts={"random and extreme calls, requests, frames and words each": share(1_000_000)}),
+    Part("ends", suite("tests/system/test_method_ends.py"), {"GANTRYMQ_TEST_ENDS": share(100_000)},
+         {"orders in which producers and their methods end": share(100_000)}),
     Part("bench", suite("tests/meta/test_bench_smoke.py"), {"GANTRYMQ_TEST_BENCH": "all"},
          {"smokes of the bench's rows": 1}),
     Part("models", suite("tests/sim/test_store_faults.py", "tests/sim/test_storage_sites.py",
@@ -119,23 +133,39 @@ def say(text: str) -> None:
     print(f"soak: {text}", file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    """Run ROUNDS rounds (default 10)."""
-    rounds = int(os.environ.get("ROUNDS", "10"))
+def chosen() -> list[Part]:
+    """The parts that ONLY names, or all."""
     only = set(os.environ.get("ONLY", ",".join(part.name for part in PARTS)).split(","))
     parts = [part for part in PARTS if part.name in only]
     if not parts:
         sys.exit(f"soak: ONLY names none of {', '.join(part.name for part in PARTS)}")
-    done: Counter[str] = Counter()
-    began = time.monotonic()
-    for number in range(1, rounds + 1):
+    return parts
+
+
+def endless(parts: list[Part], until: float) -> Iterator[Part]:
+    """Parts in orders by chance, up to a moment of the monotonic clock."""
+    while True:
+        random.SystemRandom().shuffle(parts)
         for part in parts:
-            seed, started = secrets.randbelow(1 << 31), time.monotonic()
-            say(f"round {number} of {rounds}: {part.name}, seed {seed}")
-            if not part.run(seed):
-                sys.exit(1)
-            done.update(part.counts)
-            say(f"{part.name} took {time.monotonic() - started:.0f} s")
+            if time.monotonic() >= until:
+                return
+            yield part
+
+
+def main() -> None:
+    """Run ROUNDS rounds (default 10), or for MINUTES."""
+    parts, began = chosen(), time.monotonic()
+    rounds = int(os.environ.get("ROUNDS", "10"))
+    wanted = endless(parts, began + MINUTES * 60) if MINUTES else iter(parts * rounds)
+    done: Counter[str] = Counter()
+    for number, part in enumerate(wanted):
+        seed, started = secrets.randbelow(1 << 31), time.monotonic()
+        of = f", minute {(started - began) / 60:.0f}" if MINUTES else f" of {rounds}"
+        say(f"round {number // len(parts) + 1}{of}: {part.name}, seed {seed}")
+        if not part.run(seed):
+            sys.exit(1)
+        done.update(part.counts)
+        say(f"{part.name} took {time.monotonic() - started:.0f} s")
     took = time.monotonic() - began
     say(f"all held in {took:.0f} s: " + ", ".join(f"{n} {what}" for what, n in done.items()))
 

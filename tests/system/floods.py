@@ -5,8 +5,8 @@ with a broker of its own: others work for so long in peace, then for so long bes
 prints a row for each of what they do: the worst in ms in peace, beside the flood, by how much more,
 and the bound. It exits with 1 if a row is over the bound, if one of the others got no answer, or if
 an agent has died. `--repeat 3` does all of it three times and judges the middle one, with each
-excess printed; nothing else is tried again. `--only` names floods. Another load of the machine has
-its part in all times.
+excess printed; nothing else is tried again. `--only` names floods, `--some 6 --seed 1` chooses so
+many by chance. Another load of the machine has its part in all times.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
+import random
 import statistics
 import sys
 import tempfile
@@ -254,9 +255,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--only", default="", help="floods, with commas between")
+    parser.add_argument("--some", type=int, default=0, help="so many of them, by chance")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="the names of all floods")
     options = parser.parse_args()
     names = [name for name in floods() if not options.only or name in options.only.split(",")]
+    if 0 < options.some < len(names):
+        names = random.Random(options.seed).sample(names, options.some)
     if options.list:
         print("\n".join(names))
         return
