@@ -179,6 +179,7 @@ def never_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "ANSWER_S", 1e6)
 
 
+_BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 #: Calls of a consumer that are answered by an agent, which hangs.
 ANSWERED: dict[str, tuple[Role, Callable[[PullConsumer], object]]] = {
     "commit": (Role.GROUPS, PullConsumer.commit),
@@ -186,7 +187,6 @@ ANSWERED: dict[str, tuple[Role, Callable[[PullConsumer], object]]] = {
     "close": (Role.GROUPS, PullConsumer.close),
     "seek": (Role.READER, lambda consumer: consumer.seek(consumer.assignment()[0], _BEGINNING)),
 }
-_BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("name", ANSWERED)
