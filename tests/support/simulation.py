@@ -32,10 +32,17 @@ BEFORE_BORDER_MS = 1_300
 PAUSE_SHARES = (0.0, 0.02, 0.0, 0.2)
 #: Longer than any timer of an agent, shorter than any patience.
 STALL_NS = 60_000_000_000
+#: Looks of an agent in a row that find nothing to do, and before a sleep that there is: it may
+#: be amid being published.
+SLEEPLESS_MAX = 50
 
 
 class LostWakeupError(AssertionError):
     """An agent found work only because its sleep ran out."""
+
+
+class SpinningError(AssertionError):
+    """An agent takes a processor for itself: it has nothing to do, and it does not sleep."""
 
 
 class StalledError(AssertionError):
@@ -109,6 +116,7 @@ class AgentActor:
         self._overslept = False
         self.idle_cycles = 0
         self._asleep = False
+        self._sleepless = 0  # looks in a row that found nothing, and no reason to sleep
         self._strand = Strand()
         self.began_ns = 0  # when the last work began
         self._before = 0  # progress at that time
@@ -149,6 +157,8 @@ class AgentActor:
             done = self._strand.go_on(partial(self.agent.do_work, now_ns))
         if done is None:
             return
+        if done or self._progress() != self._before:
+            self._sleepless = 0
         if done:
             self.idle_cycles = 0
         else:
@@ -160,6 +170,9 @@ class AgentActor:
 
     def _arm(self, now_ns: int) -> None:
         sleep_ns = self.agent.arm(now_ns)
+        self._sleepless = 0 if sleep_ns > 0 else self._sleepless + 1
+        if self._sleepless > SLEEPLESS_MAX:
+            raise SpinningError(f"{self.name} does nothing and does not sleep")
         self._deep = sleep_ns >= IDLE_NS
         self._wake_at = now_ns + sleep_ns
         self._asleep = True

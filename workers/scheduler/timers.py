@@ -297,11 +297,15 @@ class Timers:
         return done, True
 
     def sleep_ns(self) -> int:
-        """How long nothing of it is due."""
+        """How long nothing of it is due, or can be delivered; what it waits for then rings."""
+        if self._is_catching_up:
+            return NEVER  # the reader has yet to show the queue as far as it goes
         ms = 1_000_000
         opens_ms = self.buckets.next_ms() - LEAD_MS + 1
         by_filing = opens_ms * ms - self._time.filed_ns()
         horizon = min(self._time.until_wall_ns(opens_ms), by_filing)
+        if self.is_moving:
+            horizon = NEVER  # none is opened before the writer has answered
         at = self._time.until_wall_ns(self._at.next_ms())
         after = (self._after.next_ms() + 1) * ms - self._time.filed_ns()
         loose = NEVER if not len(self._loose) else 0
