@@ -16,7 +16,7 @@ from gantrymq.shm.errors import Rejected
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gantrymq.workers.groups.ledger import GroupProgress
+    from gantrymq.workers.groups.progress import GroupProgress
 
 
 @dataclass(frozen=True, slots=True)

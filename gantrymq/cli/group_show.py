@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gantrymq.shm.board import Board
-    from gantrymq.workers.groups.ledger import GroupProgress
-    from gantrymq.workers.groups.progress import Progress
+    from gantrymq.workers.groups.progress import GroupProgress, Progress
 
 
 def show_groups(*, home: Path | None, as_json: bool) -> None:

@@ -52,7 +52,7 @@ from gantrymq.shm.configfile import write_config
 from gantrymq.shm.errors import BrokerGone
 from gantrymq.shm.ownfiles import make_store
 from gantrymq.shm.storage import PosixStorage
-from gantrymq.workers.groups import ledger
+from gantrymq.workers.groups import ledger, ledgersuccessor
 from gantrymq.workers.scheduler import progress as timer_progress
 from gantrymq.workers.transactions import progress as half_progress
 from tests.powercut.settings import (
@@ -136,7 +136,7 @@ def _hurry() -> None:
     retention.PACE.look = retention.PACE.grace = 100_000_000
     retention.PACE.patience = 300_000_000
     vars(retention)["_HOUR_MS"] = 1  # so that `file_reserved_time` counts milliseconds
-    vars(ledger)["COMPACT_BYTES"] = 2_000
+    ledger.compact_bytes, ledgersuccessor.step_pieces = 2_000, 5
     for noted in (timer_progress, half_progress):  # retention waits for their notes
         vars(noted)["interval_ns"] = _NOTES_NS
     vars(epoch)["boot_id"] = lambda: "00000000-0000-4000-8000-000000000000"  # before the cut

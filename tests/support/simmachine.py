@@ -34,7 +34,7 @@ from tests.support.memory_sessions import MemorySessions, memory_session, plan_o
 from tests.support.model import End, Model
 from tests.support.simbell import SimBell
 from tests.support.simdisk import Disk
-from tests.support.simpace import FULL_SOON, hurry
+from tests.support.simpace import FULL_SOON, compact_soon, hurry
 from tests.support.simretention import expire
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
@@ -144,6 +144,7 @@ class SimMachine:
     ) -> None:
         """`topics`: name -> (queues, durability)."""
         hurry()
+        compact_soon(simwidth.dice_of(simulation.seed, "ledger"))
         self.simulation = simulation
         self.model = model
         self.topics = topics

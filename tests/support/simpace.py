@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 from gantrymq.brokerd import pagecache, retention
+from gantrymq.workers.groups import ledger, ledgersuccessor
 from gantrymq.workers.housekeeper import agent as housekeeper
 from gantrymq.workers.housekeeper import indexer, pace
 from gantrymq.workers.reader import catchup, extensions
@@ -28,8 +31,9 @@ _PACE = tuple((retention.PACE, name) for name in ("grace", "patience", "first", 
 #: Work of filters at one time: two records' or three's of `simbits.EXPRESSION`.
 _WORK = ((extensions, "work_max"), (catchup, "work_max"))
 _INDEX = ((indexer, "pending_max"), (indexer, "slots_after"))
+_LEDGER = ((ledger, "compact_bytes"), (ledgersuccessor, "step_pieces"))
 _PAGES = ((pagecache, "STEP_BYTES"), (pace, "FIRST_SHARE"))
-_CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK, *_INDEX, *_PAGES)
+_CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK, *_INDEX, *_PAGES, *_LEDGER)
 _REAL = [(owner, name, getattr(owner, name)) for owner, name in _CHANGED]
 
 
@@ -46,6 +50,12 @@ def hurry() -> None:
     retention.PACE.grace = 1_000_000
     retention.PACE.patience = 300_000_000
     retention.PACE.first = retention.PACE.between = retention.PACE.look = 20_000_000
+
+
+def compact_soon(dice: random.Random) -> None:
+    """A ledger of some entries counts as large, as a rule, and is made anew in many steps."""
+    ledger.compact_bytes = dice.choice([500, 3_000, 10_000])
+    ledgersuccessor.step_pieces = dice.choice([1, 3, 10])
 
 
 def tarry() -> None:

@@ -20,6 +20,7 @@ from gantrymq.shm.groupwire import (
 from gantrymq.workers.groups.ledger import Ledger, open_ledger
 from gantrymq.workers.groups.offsetfile import Exports, import_offsets, read_offsets
 from tests.support.groups_rig import SETTINGS, Rig, only
+from tests.support.ledgers import compact
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
@@ -167,12 +168,12 @@ def test_numbers_of_what_is_forgotten_are_not_kept() -> None:
         ledger.delete(f"g{number}")
     ledger.commit("later", ("orders", 1), 2, session=1)
     ledger.sync()
-    assert len(ledger._group_numbers) + len(ledger._topic_numbers) == 3
+    assert len(ledger._entries.groups) + len(ledger._entries.topics) == 3
     again = Ledger(storage)
     again.load()
     assert again.groups == ledger.groups
     assert set(again.groups) == {"stays", "later"}
-    ledger.compact()
+    compact(ledger)
     assert storage.size_of("gantry/ledger") < 1000
     once_more = Ledger(storage)
     once_more.load()

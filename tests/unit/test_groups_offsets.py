@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +14,9 @@ from gantrymq.shm.groupwire import ConsumeFrom
 from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
 from gantrymq.shm.storage import read_file
 from gantrymq.workers.groups import ledger as ledger_module
+from gantrymq.workers.groups import ledgersuccessor
 from gantrymq.workers.groups.agent import EXPORT_NS, SYNC_NS
+from gantrymq.workers.groups.ledgersuccessor import UNFINISHED
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment
 from tests.support.groups_rig import Rig
 from tests.support.memory_sessions import add_topic, grow_topic
@@ -323,16 +326,23 @@ def test_a_commit_survives_a_power_cut_a_second_later(seed: int) -> None:
     assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 5
 
 
-def test_committed_offsets_survive_a_kill_at_every_storage_call() -> None:
+def test_committed_offsets_survive_a_kill_at_every_storage_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """F2: before and after each call, through exports and a compaction; never below a Committed."""
-    calls = run_until_killed(FaultPlan())
-    assert calls > 20
+    monkeypatch.setattr(ledgersuccessor, "step_pieces", 2)
+    seen: list[tuple[str, str]] = []
+    calls = run_until_killed(FaultPlan(), lambda _who, kind, name: seen.append((kind, name)))
+    assert seen.count(("write", UNFINISHED)) >= 2 * 3, "told before and after; in several steps"
+    assert ("rename", "gantry/ledger") in seen
     for at in range(1, calls + 1):
         for moment in (Moment.BEFORE, Moment.MIDDLE, Moment.AFTER):
             run_until_killed(FaultPlan([Fault(at, moment)]))
 
 
-def run_until_killed(plan: FaultPlan) -> int:
+def run_until_killed(
+    plan: FaultPlan, watch: Callable[[str, str, str], None] = lambda *_: None
+) -> int:
     """A life with commits, exports and a compaction; then another life checks the offsets."""
     rig = Rig(orders=1)
     rig.fill(0, 100)
@@ -342,6 +352,7 @@ def run_until_killed(plan: FaultPlan) -> int:
     storage = rig.agent.ledger.storage
     assert isinstance(storage, SimStorage)
     storage.faults = plan
+    rig.disk.watch = watch
     rig.agent.ledger.compact_bytes = 200
     try:
         for said in range(1, 5):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import zlib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,15 @@ from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt, Incompatible
 from gantrymq.shm.groupwire import ATTEMPTS_MAX
 from gantrymq.shm.storage import PosixStorage, read_file
-from gantrymq.workers.groups.ledger import GroupProgress, Ledger, open_ledger
+from gantrymq.workers.groups.agent import SYNC_NS
+from gantrymq.workers.groups.ledger import Ledger, open_ledger
 from gantrymq.workers.groups.ledgerentries import NAME, Kind
 from gantrymq.workers.groups.ledgerreader import LedgerReader
-from gantrymq.workers.groups.progress import Progress
+from gantrymq.workers.groups.ledgersuccessor import STEP_BYTES, UNFINISHED
+from gantrymq.workers.groups.progress import GroupProgress, Progress
+from tests.support.faults import Fault, FaultPlan
+from tests.support.groups_rig import Rig
+from tests.support.ledgers import compact
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
@@ -53,7 +60,7 @@ def test_compacting_says_the_same_in_fewer_bytes() -> None:
         before.commit("h", ("events", 1), offset)
         before.flush()
     long = storage.size_of(NAME)
-    before.compact()
+    compact(before)
     assert storage.size_of(NAME) < long / 4
     assert state(open_ledger(storage, 1)) == state(before)
     before.commit("h", ("events", 1), 300)
@@ -97,11 +104,93 @@ def test_any_order_of_changes_is_read_as_it_was_made(seed: int) -> None:
     assert state(open_ledger(storage, 1)) == state(ledger)
 
 
+def many_groups(storage: SimStorage, groups: int) -> Ledger:
+    ledger = open_ledger(storage, 1)
+    for number in range(groups):
+        for queue in range(3):
+            ledger.commit(f"g{number}", ("orders", queue), number, 1)
+            ledger.grant(f"g{number}", ("orders", queue), number % 7 + 1)
+            ledger.start(f"g{number}", ("orders", queue), number + 2, 1)
+    ledger.flush()
+    return ledger
+
+
+def test_no_call_writes_more_of_a_compacted_ledger_than_some_queues() -> None:
+    """However many groups there are: others wait for one such call (docs/security.md)."""
+    storage = SimStorage(Disk(file_bytes_max=1 << 20))
+    ledger = many_groups(storage, 1000)
+    ledger.begin_compaction()
+    sizes = [0]
+    while ledger.step():
+        sizes.append(storage.size_of(UNFINISHED))
+        ledger.commit(f"g{len(sizes) * 37}", ("orders", 0), 5000, 1)
+        ledger.flush()
+    ledger.sync()
+    sizes.append(storage.size_of(NAME))
+    grown = [after - before for before, after in pairwise(sizes)]
+    assert max(grown) < 2 * STEP_BYTES
+    assert len(grown) > 10
+    assert state(open_ledger(storage, 1)) == state(ledger)
+
+
+def test_making_a_shorter_ledger_goes_on_where_nothing_else_happens() -> None:
+    """A rig's agent counts its steps as work, and what it has made is put in place."""
+    rig = Rig(orders=3)
+    hand = rig.attach()
+    hand.join()
+    rig.agent.ledger.compact_bytes = 200
+    hand.commit(q0=0)
+    rig.clock.advance(SYNC_NS)
+    rig.settle()
+    assert rig.agent.ledger.wants_sync, "it is whole"
+    assert not rig.agent.ledger.unsynced
+    assert rig.agent.arm(rig.clock.monotonic_ns()) <= SYNC_NS
+    rig.agent.disarm()
+    before = read_file(SimStorage(rig.disk), NAME)
+    rig.clock.advance(SYNC_NS)
+    rig.settle()
+    assert not rig.agent.ledger.wants_sync
+    assert read_file(SimStorage(rig.disk), NAME) != before
+
+
+@pytest.mark.parametrize("end", ["stop", "full", "kill"])
+def test_what_was_made_of_a_shorter_ledger_does_not_stay(end: str) -> None:
+    """Nobody would go on with it; where the disk is full, its room may be what is wanted."""
+    plan = FaultPlan()
+    storage = SimStorage(Disk(), faults=plan)
+    ledger = many_groups(storage, 300)
+    ledger.begin_compaction()
+    assert ledger.step()
+    assert storage.exists(UNFINISHED)
+    ledger.commit("g7", ("orders", 0), 900)
+    if end == "stop":
+        ledger.end()
+    elif end == "full":
+        plan.faults = [Fault(1, error=errno.ENOSPC, kinds=("write",))]
+        assert not ledger.flush_if_room()
+        assert ledger.flush_if_room()
+    else:
+        ledger.flush()
+        Ledger(storage).load()
+    assert not storage.exists(UNFINISHED)
+    assert state(open_ledger(storage, 1)) == state(ledger)
+
+
+def test_a_reset_s_place_in_the_log_survives_a_compaction() -> None:
+    """Else a copy of what was consumed before it would count (`unknowncopies`)."""
+    storage = SimStorage(Disk())
+    ledger = filled(storage)
+    ledger.reset("h", ("events", 1), 2, 4711)
+    compact(ledger)
+    assert state(open_ledger(storage, 1)) == state(ledger)
+    assert ledger.group("h").queue(("events", 1)).copies_from == 4711
+
+
 def test_compacting_never_gives_a_lease_number_twice() -> None:
     storage = SimStorage(Disk())
     ledger = filled(storage)
     ledger.end_lease("g", ("orders", 0), failed=False)
-    ledger.compact()
+    compact(ledger)
     assert open_ledger(storage, 1).grant("g", ("orders", 0), 9) == 3
 
 
@@ -223,6 +312,7 @@ def test_no_power_cut_makes_damage_of_a_ledger(seed: int) -> None:
         ledger.commit(f"g{offset % 3}", ("orders", offset % 5), offset)
         ledger.exported(offset)
         ledger.flush()
+        ledger.step()
         if dice.random() < 0.2:
             ledger.sync()
             durable = offset
@@ -269,7 +359,7 @@ def test_a_reader_follows_while_it_is_written_and_compacted(tmp_path: Path) -> N
             ledger.grant("g1", ("orders", 1), offset)
         ledger.flush()
         if offset % 20 == 0:
-            ledger.compact()
+            compact(ledger)
         if offset % 2:
             assert reader.refresh() == ledger.groups, offset
     with (tmp_path / NAME).open("ab") as file:

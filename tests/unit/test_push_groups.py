@@ -17,6 +17,7 @@ from gantrymq.workers.groups.progress import Progress, ranges_of, without
 from gantrymq.workers.groups.reports import LOOK_NS
 from tests.support.faults import Fault, KilledError, Moment, kill_at
 from tests.support.groups_rig import Hand, Rig, only
+from tests.support.ledgers import compact
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
@@ -249,7 +250,7 @@ def test_the_ledger_says_the_same_read_again_and_compacted() -> None:
     assert queue.attempts == [(36, 37, 2)]
     assert before.group("g").queue(("orders", 1)).committed == 12
     assert open_ledger(storage, 1).groups == before.groups
-    before.compact()
+    compact(before)
     assert open_ledger(storage, 1).groups == before.groups
     before.finish("g", ("orders", 0), (33, 34))
     before.flush()
@@ -330,7 +331,7 @@ def test_a_replaced_groups_knows_what_its_members_have_subscribed(
     rig = rig_with(2)
     first, second = rig.attach(), rig.attach()
     first.join(digest=1, subscription="orders: paid", queues=queues)
-    rig.agent.ledger.compact()
+    compact(rig.agent.ledger)
     rig.replace_agent()
     refused = only(second.join(digest=2, subscription="orders: *"), Refused)
     assert refused.error == "GroupIllegal"

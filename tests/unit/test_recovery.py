@@ -41,7 +41,7 @@ QUEUES = [("plain", 0), ("plain", 1), ("safe", 0)]
 
 @cache
 def _stopped_world() -> scenario.World:
-    world = scenario.new_world(8)
+    world = scenario.new_world(9)
     for producer in world.producers:
         producer.send_more(60)
     world.simulation.run_until(world.settled, STEPS_MAX)

@@ -15,10 +15,10 @@ from gantrymq.shm.board import Board, TopicSlot
 from gantrymq.workers.channel import FRAMES_MAX, SocketSessionTable
 from gantrymq.workers.groups import agent as groups_agent
 from gantrymq.workers.groups import membership
-from gantrymq.workers.groups.ledger import GroupProgress, open_ledger
+from gantrymq.workers.groups.ledger import open_ledger
 from gantrymq.workers.groups.offsetfile import Exports, checksum_of, offsets_of, read_offsets
 from gantrymq.workers.groups.offsettext import OffsetText
-from gantrymq.workers.groups.progress import Progress, without
+from gantrymq.workers.groups.progress import GroupProgress, Progress, without
 from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS, TimerBuckets
 from gantrymq.workers.scheduler.timerpool import ENTRY
 from tests.support.groups_rig import Rig, only

@@ -170,7 +170,7 @@ class Groups:
         done += sum(self._tell(peer, stored) for peer in list(self._peers.values()))
         last = stopping and not done
         if stored:
-            self._keep_durable(now_ns, last)
+            done += self._keep_durable(now_ns, last)
         self.finished = last  # a full disk does not hold it up: what waits was promised to nobody
         return done
 
@@ -480,7 +480,8 @@ class Groups:
 
     # ------------------------------------------------------------------------- time and stopping
 
-    def _keep_durable(self, now_ns: int, last: bool) -> None:
+    def _keep_durable(self, now_ns: int, last: bool) -> int:
+        """Returns whether there is more to do, which nobody who stops waits for."""
         if last or (now_ns - self._synced_ns >= SYNC_NS and self.ledger.may_sync()):
             self._synced_ns = now_ns
             self.ledger.sync(self.board.word(layout.BOARD_APPENDED))
@@ -489,6 +490,8 @@ class Groups:
             self._sessions.note("warning", "no_space_for_consumer_filters")
         if last:
             self.ledger.end(self.board.word(layout.BOARD_APPENDED))
+            return 0
+        return int(self.ledger.step())
 
     def _export(self, now_ns: int, last: bool) -> None:
         """Write offsets for a RocketMQ, some queues at a time."""
@@ -513,8 +516,8 @@ class Groups:
             idle_ns = min(idle_ns, LOOK_NS)
         waits_ns = self._filters.waits_ns(now_ns)
         idle_ns = idle_ns if waits_ns is None else min(idle_ns, waits_ns)
-        sync_ns = max(self._synced_ns + SYNC_NS, now_ns + LOOK_NS) if self.ledger.unsynced else None
-        for deadline_ns in (self.resets.deadline_ns(), sync_ns):  # a sync may wait for copies
+        sync_ns = max(self._synced_ns + SYNC_NS, now_ns + LOOK_NS)  # it may wait for copies
+        for deadline_ns in (self.resets.deadline_ns(), sync_ns if self.ledger.wants_sync else None):
             if deadline_ns is not None:
                 idle_ns = min(idle_ns, max(1, deadline_ns - now_ns))
         return idle_ns

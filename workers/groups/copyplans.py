@@ -12,9 +12,8 @@ from gantrymq.shm.innerbatch import is_inner_batch
 from gantrymq.shm.limits import DELIVERIES_MAX
 from gantrymq.shm.properties import DLQ_PREFIX
 from gantrymq.shm.soundrecord import Sound
-from gantrymq.workers.groups.ledger import QueueKey
 from gantrymq.workers.groups.pending import Asked, InFlight, Name, Pending
-from gantrymq.workers.groups.progress import Progress
+from gantrymq.workers.groups.progress import Progress, QueueKey
 from gantrymq.workers.groups.retrycopy import CopyMaker, Failure, TooLong
 from gantrymq.workers.groups.usualcopies import UsualCopies
 from gantrymq.workers.outlet import entry_of

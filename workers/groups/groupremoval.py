@@ -11,8 +11,8 @@ from gantrymq.workers.groups.admission import name_fault
 
 if TYPE_CHECKING:
     from gantrymq.workers.groups.filters import FilterTable
-    from gantrymq.workers.groups.ledger import GroupProgress
     from gantrymq.workers.groups.membership import Membership
+    from gantrymq.workers.groups.progress import GroupProgress
     from gantrymq.workers.session import SessionTable
 
 #: With too many groups this part of them may go at once: to look for them takes its time.

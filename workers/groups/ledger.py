@@ -3,7 +3,8 @@
 Changes go to memory and to a buffer at once; `flush` puts the buffer into the file, and only then
 may a session hear of them. An entry with a bad CRC is a torn tail, and cut, unless entries behind
 it say that it was durable: then it is damage, and refused. When the file has grown large it is
-replaced by one that says the same in fewer entries.
+replaced by one that says the same in fewer entries, which is made beside it a step at a time
+(`ledgersuccessor`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from copy import deepcopy
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
 
@@ -20,50 +20,22 @@ from gantrymq.shm.groupwire import Done, merged
 from gantrymq.shm.storage import File, Storage, is_disk_full, read_file, replace_file
 from gantrymq.workers.groups.ledgerentries import (
     NAME,
+    Entries,
     Kind,
     Names,
     judge_tail,
-    pack_entries,
     pack_entry,
     read_entries,
 )
-from gantrymq.workers.groups.progress import UNSET, Lease, Progress
+from gantrymq.workers.groups.ledgersuccessor import Successor, remove_unfinished
+from gantrymq.workers.groups.progress import GroupProgress, Lease, Progress, QueueKey
 
-COMPACT_BYTES: Final = 4 * 1024 * 1024
+#: A ledger that is smaller is not compacted.
+compact_bytes = 4 * 1024 * 1024
 #: A compacted ledger must have grown to this multiple before it is compacted again.
 COMPACT_GROWTH: Final = 4
 #: consumerOffset.json may be one of the last few that were written: a crash leaves file or .bak.
 EXPORTS_KEPT: Final = 4
-
-QueueKey = tuple[str, int]
-
-
-@dataclass(slots=True)
-class GroupProgress:
-    """What the ledger knows of one group."""
-
-    queues: dict[QueueKey, Progress] = field(default_factory=dict)
-    subscribed: dict[str, int] = field(default_factory=dict)
-    #: Whether a member has ever said how far it is: not only where it would begin.
-    consumed: bool = False
-
-    def queue(self, key: QueueKey) -> Progress:
-        """Progress in a queue; a queue met for the first time has no offset."""
-        return self.queues.setdefault(key, Progress())
-
-    def topics(self) -> set[str]:
-        """Names of topics of which anything is known."""
-        return {topic for topic, _queue_id in self.queues} | self.subscribed.keys()
-
-    def is_at_work(self, topic: str = "") -> bool:
-        """Whether a member holds a queue (of a topic), or a copy of a failed message goes out."""
-        queues = [queue for key, queue in self.queues.items() if topic in ("", key[0])]
-        return any(queue.lease or queue.sending for queue in queues)
-
-    def forget(self, topic: str) -> None:
-        """Know nothing of a topic any more."""
-        self.subscribed.pop(topic, None)
-        self.queues = {key: queue for key, queue in self.queues.items() if key[0] != topic}
 
 
 class Ledger:
@@ -80,11 +52,9 @@ class Ledger:
         self.must_sync = False
         #: Whether all copies that it counts would outlive a power cut: who syncs it asks that.
         self.may_sync: Callable[[], bool] = lambda: True
-        self.compact_bytes = COMPACT_BYTES
-        self._group_numbers: dict[str, int] = {}
-        self._topic_numbers: dict[str, int] = {}
-        self._next_number = 0  # of a group or a topic; none is given twice in one file
-        self._buffer = bytearray()
+        self.compact_bytes = compact_bytes
+        self._entries = Entries()
+        self._successor: Successor | None = None  # while a shorter file is made
         # Offsets that have moved forward since the last entry of another kind: the newest counts.
         self._moved: dict[tuple[Kind, str, QueueKey], dict[str, int]] = {}
         self._end = 0
@@ -148,19 +118,19 @@ class Ledger:
     def finish_all(self, group: str, key: QueueKey, done: Sequence[Done]) -> None:
         """`finish` for many ranges."""
         ranges = merged(done)
-        self.group(group).queue(key).finish_all(ranges)
+        self._consuming(group, key).finish_all(ranges)
         columns = {"offset": [first for first, _ in ranges], "value": [end for _, end in ranges]}
-        self._append_rows(Kind.DONE, (group, key), {}, columns)
+        self._append_change(Kind.DONE, group, key, {}, columns)
 
     def sending_all(
         self, group: str, key: QueueKey, attempts: Mapping[int, int], position: int
     ) -> None:
         """`sending` for many messages: offset -> attempt."""
-        queue = self.group(group).queue(key)
+        queue = self._consuming(group, key)
         for offset, attempt in attempts.items():
             queue.send(offset, attempt, position)
         columns = {"offset": list(attempts), "attempt": list(attempts.values())}
-        self._append_rows(Kind.SENDING, (group, key), {"value": position}, columns)
+        self._append_change(Kind.SENDING, group, key, {"value": position}, columns)
 
     def fail(self, group: str, key: QueueKey, offset: int, attempts: int) -> None:
         """Note how many deliveries of a message have failed."""
@@ -196,20 +166,20 @@ class Ledger:
                 if group.is_at_work(topic):
                     kept.add(topic)
                 else:
-                    self._append_moved()
-                    self._buffer += pack_entry(Kind.FORGOTTEN, b"", **self._named(name, (topic, 0)))
+                    self._append_change(Kind.FORGOTTEN, name, (topic, 0), {})
                     group.forget(topic)
-        for topic in names - kept:
-            self._topic_numbers.pop(topic, None)
+        for entries in self._files():
+            entries.drop_topics(names - kept)
         return kept
 
     def delete(self, name: str) -> None:
         """Drop a group that nobody is at work for. It stays dropped: `must_sync` from now on."""
         self._append_moved()
-        number = self._number(Kind.GROUP, self._group_numbers, name)
-        self._buffer += pack_entry(Kind.DELETED, b"", group=number)
+        self._entries.delete(name)
+        if self._successor is not None:
+            self._successor.delete(name)
         self.must_sync = True
-        del self.groups[name], self._group_numbers[name]
+        del self.groups[name]
 
     def exported(self, checksum: int) -> None:
         """Note what consumerOffset.json is about to say."""
@@ -232,6 +202,7 @@ class Ledger:
     def end(self, log_end: int = 0) -> None:
         """Note a clean stop as the last entry: a file that lacks its end shows. Raises OSError."""
         self.sync(log_end)
+        self._give_up_successor()  # the next life makes one, if it still should
         self._append(Kind.CLOSED, value=self.epoch, offset=self.copies_from)
         if self.flush_if_room() and self._file:
             self._sync_file()
@@ -248,40 +219,36 @@ class Ledger:
         else:
             self._append_change(kind, group, key, values)
 
-    def _append_change(self, kind: Kind, group: str, key: QueueKey, values: dict[str, int]) -> None:
-        self._append_moved()
-        self._buffer += pack_entry(kind, b"", **self._named(group, key), **values)
-
-    def _append_rows(
-        self, kind: Kind, where: tuple[str, QueueKey], values: dict[str, int],
-        columns: Mapping[str, Sequence[int]],
+    def _append_change(
+        self, kind: Kind, group: str, key: QueueKey, values: Mapping[str, int],
+        columns: Mapping[str, Sequence[int]] | None = None,
     ) -> None:  # fmt: skip
         self._append_moved()
-        self._buffer += pack_entries(kind, self._named(*where) | values, columns)
-
-    def _named(self, group: str, key: QueueKey) -> dict[str, int]:
-        number = self._number(Kind.GROUP, self._group_numbers, group)
-        topic = self._number(Kind.TOPIC, self._topic_numbers, key[0])
-        return {"group": number, "topic": topic, "queue_id": key[1]}
+        self._entries.add_of(kind, group, key, values, columns)
+        if self._successor is not None:
+            self._successor.add_of(kind, group, key, values, columns)
 
     def _append_moved(self) -> None:
         moved, self._moved = self._moved, {}
         for (kind, group, key), values in moved.items():
             self._append_change(kind, group, key, values)
 
-    def _number(self, kind: Kind, numbers: dict[str, int], name: str) -> int:
-        if name not in numbers:
-            numbers[name] = self._next_number
-            self._next_number += 1
-            column = "group" if kind is Kind.GROUP else "topic"
-            self._buffer += pack_entry(kind, name.encode(), **{column: numbers[name]})
-        return numbers[name]
-
     def _append(self, kind: Kind, **values: int) -> None:
         self._append_moved()
-        self._buffer += pack_entry(kind, b"", **values)
+        for entries in self._files():
+            entries.add(kind, **values)
+
+    def _files(self) -> list[Entries]:
+        """Of the file, and of the one that is to replace it."""
+        return [self._entries] + ([self._successor.entries] if self._successor else [])
 
     # --------------------------------------------------------------------------- what they mean
+
+    def _consuming(self, name: str, key: QueueKey) -> Progress:
+        """Progress in a queue of which an entry of `_CONSUMING` tells."""
+        group = self.group(name)
+        group.consumed = True
+        return group.queue(key)
 
     def _apply(self, kind: Kind, name: str, key: QueueKey, row: dict[str, Any]) -> None:
         group = self.group(name)
@@ -328,6 +295,7 @@ class Ledger:
 
         Of what it holds some may not outlive a power cut yet.
         """
+        remove_unfinished(self.storage)
         if not self.storage.exists(NAME):
             replace_file(self.storage, NAME, b"")
             self.storage.sync_directory("")  # gantry/ itself may be new
@@ -343,9 +311,11 @@ class Ledger:
     def _keep_numbers(self, names: Names) -> None:
         """Go on with the numbers that the file has given to what is still known."""
         known = {topic for group in self.groups.values() for topic in group.topics()}
-        self._next_number = 1 + max([*names.groups, *names.topics], default=-1)
-        self._group_numbers = {n: number for number, n in names.groups.items() if n in self.groups}
-        self._topic_numbers = {n: number for number, n in names.topics.items() if n in known}
+        self._entries = Entries(
+            {name: number for number, name in names.groups.items() if name in self.groups},
+            {name: number for number, name in names.topics.items() if name in known},
+            1 + max([*names.groups, *names.topics], default=-1),
+        )
 
     def replay_whole(self, data: bytes, names: Names) -> int:
         """`replay` for a file that nobody writes. Raises Corrupt, Incompatible."""
@@ -384,23 +354,24 @@ class Ledger:
     def flush(self) -> bool:
         """Put all changes into the file; from then on they outlive this process. Raises OSError."""
         self._append_moved()
-        if not self._buffer:
+        buffer = self._entries.buffer
+        if not buffer:
             return False
         assert self._file is not None, "load comes first"
         if self._synced > self._said_synced:
             known = {"value": self._synced, "offset": self.copies_from}
-            self._buffer[:0] = pack_entry(Kind.SYNCED, b"", **known)
+            buffer[:0] = pack_entry(Kind.SYNCED, b"", **known)
             self._said_synced = self._synced
-        self._file.write_at(bytes(self._buffer), self._end)
-        self._end += len(self._buffer)
-        self._buffer.clear()
+        self._file.write_at(bytes(buffer), self._end)
+        self._end += len(buffer)
+        buffer.clear()
         self.unsynced = True
         return True
 
     @property
     def waiting_bytes(self) -> int:
         """Changes that are not in the file yet."""
-        return len(self._buffer) + len(self._moved) * layout.LEDGER.size
+        return len(self._entries.buffer) + len(self._moved) * layout.LEDGER.size
 
     def flush_if_room(self) -> bool:
         """`flush`; False if the disk is full. All is tried again then, at the same place.
@@ -412,21 +383,31 @@ class Ledger:
         except OSError as error:
             if not is_disk_full(error):
                 raise
+            self._give_up_successor()  # what it takes may be the room that is wanted
             return False
         return True
 
+    @property
+    def wants_sync(self) -> bool:
+        """Whether a `sync` would have something to do."""
+        return self.unsynced or (self._successor is not None and self._successor.is_whole)
+
     def sync(self, log_end: int = 0) -> None:
-        """Make it outlive a power cut; compact it if it has grown large. Raises OSError.
+        """Make it outlive a power cut; see to it that it does not grow for ever. Raises OSError.
 
         `log_end`: where the log ends by now. A copy that comes later lies behind it.
         """
         self.flush()
-        if not self.unsynced:
+        if not self.wants_sync:
             return
-        self._sync_file()
-        self.copies_from = max(self.copies_from, log_end)
-        if self._end > max(self.compact_bytes, COMPACT_GROWTH * self._compacted_bytes):
-            self.compact()
+        if self.unsynced:
+            self._sync_file()
+            self.copies_from = max(self.copies_from, log_end)
+        if self._successor is None:
+            if self._end > max(self.compact_bytes, COMPACT_GROWTH * self._compacted_bytes):
+                self.begin_compaction()
+        elif self._successor.is_whole:
+            self._compact()
 
     def _sync_file(self) -> None:
         assert self._file is not None, "load comes first"
@@ -434,69 +415,67 @@ class Ledger:
         self.unsynced = self.must_sync = False
         self._synced = self._end
 
-    def compact(self) -> None:
-        """Replace the file by a shorter one that says the same; without room, later.
+    # ------------------------------------------------------------------------------- compaction
 
-        Raises OSError.
+    def begin_compaction(self) -> None:
+        """From now on `step` makes a shorter file that says the same, which a `sync` puts in place.
+
+        This one counts until then. Without room it goes on, and another is made later.
         """
-        self.flush()
-        numbers = self._group_numbers, self._topic_numbers, self._next_number
-        self._write_state()
-        data = bytes(self._buffer)
-        self._buffer.clear()
-        try:
-            replace_file(self.storage, NAME, data)
-        except OSError as error:
-            replaced = self.storage.size_of(NAME) != self._end
-            if replaced or not is_disk_full(error):
-                raise
-            # The old file goes on.
-            self._group_numbers, self._topic_numbers, self._next_number = numbers
-            self._compacted_bytes = self._end
-            if self.storage.exists(f"{NAME}.new"):
-                self.storage.unlink(f"{NAME}.new")
+        if self._successor is None:
+            self._append_moved()
+            self._successor = Successor(self.storage, self.groups)
+            self._successor.entries.add(Kind.EPOCH, value=self.epoch, offset=self.last_lease)
+            for checksum in self.exports:
+                self._successor.entries.add(Kind.EXPORTED, value=checksum)
+
+    def step(self) -> bool:
+        """Write some of a shorter file; False if there is nothing to write. Raises OSError."""
+        if self._successor is None or self._successor.is_whole:
+            return False
+        self._append_moved()  # of what is written next the state is, with what has changed it
+        self._if_room(self._successor.step)
+        return True
+
+    def _compact(self) -> None:
+        """Put the successor, which is whole, into the place of the file, which is durable."""
+        successor = self._successor
+        assert successor is not None, "begun, and whole"
+        # Last of all, since both may have grown meanwhile; no file says how much of it is durable
+        # before it is.
+        successor.entries.add(Kind.EPOCH, value=self.epoch, offset=self.last_lease)
+        successor.entries.add(Kind.SYNCED, offset=self.copies_from)
+        if not self._if_room(successor.replace):
             return
         self.close()
         self._file = self.storage.open(NAME, write=True)
-        self._end = self._compacted_bytes = self._synced = len(data)
+        self._entries, self._successor = successor.entries, None
+        self._end = self._compacted_bytes = self._synced = successor.end
         self._said_synced = 0
-        self.unsynced = False
 
-    def _write_state(self) -> None:
-        self._group_numbers, self._topic_numbers, self._next_number = {}, {}, 0
-        self._append(Kind.EPOCH, value=self.epoch, offset=self.last_lease)
-        self._append(Kind.SYNCED, offset=self.copies_from)
-        for checksum in self.exports:
-            self._append(Kind.EXPORTED, value=checksum)
-        for group, progress in self.groups.items():
-            numbers = {"group": self._number(Kind.GROUP, self._group_numbers, group)}
-            for topic, queues in progress.subscribed.items():
-                numbers["topic"] = self._number(Kind.TOPIC, self._topic_numbers, topic)
-                self._append(Kind.SUBSCRIBED, queue_id=queues, **numbers)
-            for (topic, queue_id), queue in progress.queues.items():
-                numbers["topic"] = self._number(Kind.TOPIC, self._topic_numbers, topic)
-                by = int(progress.consumed)
-                self._write_queue(queue, {**numbers, "queue_id": queue_id}, by)
+    def _if_room(self, call: Callable[[], None]) -> bool:
+        """Call the successor; without room it is given up, and made again when this has grown."""
+        assert self._successor is not None, "begun"
+        try:
+            call()
+        except OSError as error:
+            if self._successor.has_replaced() or not is_disk_full(error):
+                raise
+            self._give_up_successor()
+            return False
+        return True
 
-    def _write_queue(self, queue: Progress, numbers: dict[str, int], by: int) -> None:
-        """`by`: 1 if a member of its group has ever consumed anything."""
-        if queue.committed != UNSET:
-            self._append(Kind.COMMIT, offset=queue.committed, session=by, **numbers)
-        if queue.lease:
-            lease = queue.lease
-            fields = {"value": lease.number, "session": lease.session, "offset": lease.digest}
-            self._append(Kind.GRANT, **fields, **numbers)
-        if queue.started > queue.committed:
-            self._append(Kind.START, offset=queue.started, **numbers)
-        for first, end, count in queue.attempts:
-            self._append(Kind.ATTEMPTS, offset=first, value=end, attempt=count, **numbers)
-        for offset, (attempt, position) in queue.sending.items():
-            self._append(Kind.SENDING, offset=offset, attempt=attempt, value=position, **numbers)
-        for first, end in queue.done:
-            self._append(Kind.DONE, offset=first, value=end, **numbers)
+    def _give_up_successor(self) -> None:
+        if self._successor is not None:
+            self._successor.close()
+            self._successor = None
+            remove_unfinished(self.storage)
+            self._compacted_bytes = self._end
 
     def close(self) -> None:
-        """Give the descriptor back; what was not flushed is lost. Safe to call twice."""
+        """Give descriptors back; what was not flushed is lost. Safe to call twice."""
+        if self._successor is not None:
+            self._successor.close()
         if self._file:
             self._file.close()
             self._file = None

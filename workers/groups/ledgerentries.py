@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice, repeat
@@ -12,6 +12,7 @@ from zlib import crc32
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt, Incompatible
 from gantrymq.shm.storage import Storage, read_file
+from gantrymq.workers.groups.progress import QueueKey
 
 NAME: Final = "gantry/ledger"
 
@@ -78,6 +79,57 @@ def pack_entries(
         found += head[:_CRC_AT]
         found += crc32(head).to_bytes(4, "big")
     return bytes(found)
+
+
+@dataclass(slots=True)
+class Entries:
+    """Entries on their way into one file, and the numbers that it has given to names."""
+
+    groups: dict[str, int] = field(default_factory=dict)
+    topics: dict[str, int] = field(default_factory=dict)
+    next_number: int = 0  # of a group or a topic; none is given twice in one file
+    buffer: bytearray = field(default_factory=bytearray)
+
+    def add(self, kind: Kind, **values: int) -> None:
+        """An entry of no group, or of one that `values` names by its number."""
+        self.buffer += pack_entry(kind, b"", **values)
+
+    def add_of(
+        self, kind: Kind, group: str, key: QueueKey, values: Mapping[str, int],
+        columns: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:  # fmt: skip
+        """An entry of a group in a queue, or as many as `columns` have rows."""
+        named = {"group": self.name_group(group), "topic": self._name_topic(key[0])}
+        named["queue_id"] = key[1]
+        if columns is None:
+            self.buffer += pack_entry(kind, b"", **named, **values)
+        else:
+            self.buffer += pack_entries(kind, named | dict(values), columns)
+
+    def delete(self, group: str) -> None:
+        """A group is gone, and its number with it."""
+        self.add(Kind.DELETED, group=self.name_group(group))
+        del self.groups[group]
+
+    def drop_topics(self, names: Set[str]) -> None:
+        """Names made again mean others: they get new numbers."""
+        for name in names:
+            self.topics.pop(name, None)
+
+    def name_group(self, name: str) -> int:
+        """The number of a group, which the file knows from now on."""
+        return self._name(Kind.GROUP, "group", self.groups, name)
+
+    def _name_topic(self, name: str) -> int:
+        return self._name(Kind.TOPIC, "topic", self.topics, name)
+
+    def _name(self, kind: Kind, column: str, numbers: dict[str, int], name: str) -> int:
+        number = numbers.get(name)
+        if number is None:
+            number = numbers[name] = self.next_number
+            self.next_number += 1
+            self.buffer += pack_entry(kind, name.encode(), **{column: number})
+        return number
 
 
 def read_entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:

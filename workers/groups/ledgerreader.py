@@ -7,8 +7,9 @@ import os
 from typing import TYPE_CHECKING
 
 from gantrymq.shm.storage import PosixFile
-from gantrymq.workers.groups.ledger import GroupProgress, Ledger
+from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.ledgerentries import NAME, Names
+from gantrymq.workers.groups.progress import GroupProgress
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import PosixStorage

@@ -15,8 +15,8 @@ from gantrymq.shm.groupwire import AVERAGE, ConsumeFrom, Done, Failed, Join
 from gantrymq.shm.limits import DELIVERIES_MAX, PROGRESS_WINDOW
 from gantrymq.shm.properties import RETRY_PREFIX
 from gantrymq.workers.groups.assignment import assign, assign_average
-from gantrymq.workers.groups.ledger import Ledger, QueueKey
-from gantrymq.workers.groups.progress import UNSET, Lease, Progress
+from gantrymq.workers.groups.ledger import Ledger
+from gantrymq.workers.groups.progress import UNSET, Lease, Progress, QueueKey
 
 #: Ranges of what is done with out of order that are noted of one queue: a window of words has a
 #: quarter of these at most.

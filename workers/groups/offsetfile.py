@@ -12,9 +12,9 @@ from gantrymq.shm.configfile import by_number, read_config, write_config
 from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
 from gantrymq.shm.storage import Storage, is_disk_full
 from gantrymq.shm.valueranges import is_offset, is_small
-from gantrymq.workers.groups.ledger import GroupProgress, Ledger
+from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.offsettext import OffsetText
-from gantrymq.workers.groups.progress import UNSET
+from gantrymq.workers.groups.progress import UNSET, GroupProgress
 
 if TYPE_CHECKING:
     from gantrymq.shm.board import Board

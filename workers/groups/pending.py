@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX
-from gantrymq.workers.groups.ledger import QueueKey
+from gantrymq.workers.groups.progress import QueueKey
 from gantrymq.workers.groups.retrycopy import NOWHERE, Parking
 
 if TYPE_CHECKING:

@@ -16,6 +16,8 @@ from gantrymq.shm.limits import DELIVERIES_MAX, PROGRESS_WINDOW
 UNSET = -1
 _BEYOND: Final = 1 << 64  # all offsets
 
+QueueKey = tuple[str, int]
+
 
 @dataclass(slots=True)
 class Lease:
@@ -64,6 +66,8 @@ class Progress:
                 self.done[0] = (max(first, offset), end)
         if self.sending and min(self.sending) < offset:
             self.sending = {at: known for at, known in self.sending.items() if at >= offset}
+        if self.lease is None:
+            self._pass_done()
 
     def finish(self, first: int, end: int) -> None:
         """Messages [first, end) are done with, whatever becomes of those before them."""
@@ -186,6 +190,36 @@ class Progress:
         self.done = [(a, min(b, high)) for a, b in self.done if a < high]
         self.sending = {at: known for at, known in self.sending.items() if at < high}
         return before != (self.committed, self.started, self.attempts, self.done)
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """What the ledger knows of one group."""
+
+    queues: dict[QueueKey, Progress] = field(default_factory=dict)
+    subscribed: dict[str, int] = field(default_factory=dict)
+    #: Whether a member has ever said how far it is: not only where it would begin.
+    consumed: bool = False
+
+    def queue(self, key: QueueKey) -> Progress:
+        """Progress in a queue; a queue met for the first time has no offset."""
+        return self.queues.setdefault(key, Progress())
+
+    def topics(self) -> set[str]:
+        """Names of topics of which anything is known."""
+        return {topic for topic, _queue_id in self.queues} | self.subscribed.keys()
+
+    def is_at_work(self, topic: str = "") -> bool:
+        """Whether a member holds a queue (of a topic), or a copy of a failed message goes out."""
+        queues = [queue for key, queue in self.queues.items() if topic in ("", key[0])]
+        return any(queue.lease or queue.sending for queue in queues)
+
+    def forget(self, topic: str) -> None:
+        """Know nothing of a topic any more."""
+        self.subscribed.pop(topic, None)
+        self.queues = {key: queue for key, queue in self.queues.items() if key[0] != topic}
+        # A shorter ledger could not say it of a group of whose queues it knows nothing.
+        self.consumed &= any(queue != Progress() for queue in self.queues.values())
 
 
 def without(ranges: Iterable[Done], holes: Sequence[Done]) -> Iterator[Done]:

@@ -13,8 +13,9 @@ from typing import Final
 from gantrymq.shm import groupwire, layout
 from gantrymq.shm.board import Board
 from gantrymq.workers.groups.admission import name_fault
-from gantrymq.workers.groups.ledger import Ledger, QueueKey
+from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.membership import Membership
+from gantrymq.workers.groups.progress import QueueKey
 
 #: Of resets that are done; who repeats one does so at once.
 ANSWERS_KEPT: Final = 64

@@ -18,9 +18,10 @@ from gantrymq.shm.codes import Status
 from gantrymq.shm.kernels.words import store_word
 from gantrymq.shm.record import Record
 from gantrymq.workers.groups.copyplans import COPIES_BYTES_MAX, CopyPlans
-from gantrymq.workers.groups.ledger import Ledger, QueueKey
+from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.membership import Membership
 from gantrymq.workers.groups.pending import Asked, InFlight, Name, Pending, Where, whose
+from gantrymq.workers.groups.progress import QueueKey
 from gantrymq.workers.groups.records import LiveReader
 from gantrymq.workers.groups.reports import LEASE_OVER
 from gantrymq.workers.groups.retrycopy import CopyMaker

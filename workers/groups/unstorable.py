@@ -7,7 +7,7 @@ from typing import Final
 from gantrymq.shm import layout
 from gantrymq.shm.board import Board
 from gantrymq.shm.codes import Role
-from gantrymq.workers.groups.ledger import QueueKey
+from gantrymq.workers.groups.progress import QueueKey
 from gantrymq.workers.session import SessionTable
 
 #: Messages remembered as reported; with more, all are forgotten, and reported again.

@@ -17,7 +17,7 @@ from gantrymq.shm import groupwire, layout
 from gantrymq.shm.kernels import retrycopy as kernel
 from gantrymq.shm.limits import PROGRESS_WINDOW
 from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from gantrymq.workers.groups.ledger import QueueKey
+from gantrymq.workers.groups.progress import QueueKey
 from gantrymq.workers.groups.retrycopy import FIRST_LEVEL, REASON, Parking, reason_of
 
 if TYPE_CHECKING:
