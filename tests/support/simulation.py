@@ -157,10 +157,8 @@ class AgentActor:
             done = self._strand.go_on(partial(self.agent.do_work, now_ns))
         if done is None:
             return
-        if done or self._progress() != self._before:
-            self._sleepless = 0
         if done:
-            self.idle_cycles = 0
+            self.idle_cycles = self._sleepless = 0
         else:
             self.idle_cycles += 1
             self._next = self._arm
@@ -170,7 +168,8 @@ class AgentActor:
 
     def _arm(self, now_ns: int) -> None:
         sleep_ns = self.agent.arm(now_ns)
-        self._sleepless = 0 if sleep_ns > 0 else self._sleepless + 1
+        rests = sleep_ns > 0 or self._progress() != self._before
+        self._sleepless = 0 if rests else self._sleepless + 1
         if self._sleepless > SLEEPLESS_MAX:
             raise SpinningError(f"{self.name} does nothing and does not sleep")
         self._deep = sleep_ns >= IDLE_NS
