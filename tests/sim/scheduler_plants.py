@@ -18,6 +18,7 @@ from gantrymq.workers.scheduler.recalls import RecallDesk
 from gantrymq.workers.scheduler.timeline import NS, Timeline
 from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS, TimerBuckets
 from gantrymq.workers.scheduler.timermoved import Moved
+from gantrymq.workers.scheduler.timers import Timers
 from tests.sim.plants import put_over
 
 
@@ -124,6 +125,20 @@ def moved_twice() -> None:
     put_over(Moved, "add", forgetful)
 
 
+def awake_while_catching_up() -> None:
+    """What is due keeps the scheduler awake before it can be delivered."""
+    sleep_ns = Timers.sleep_ns
+
+    def restless(timers: Timers) -> int:
+        next_offset, timers.next = timers.next, max(timers.next, timers._catch_up)
+        try:
+            return sleep_ns(timers)
+        finally:
+            timers.next = next_offset
+
+    put_over(Timers, "sleep_ns", restless)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -137,5 +152,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         lost_at_the_minute,
         freed_when_asked,
         moved_twice,
+        awake_while_catching_up,
     )
 }

@@ -47,6 +47,23 @@ def test_a_point_in_time_is_met(life: Life) -> None:
     life.stop()
 
 
+def test_it_sleeps_until_the_reader_shows_the_queue(life: Life) -> None:
+    """A new scheduler delivers nothing before it has read what was parked: nor does it spin."""
+    now = life.clock.wall_ms()
+    shown = life.park(at_message(now + 50))
+    life.run_for(10)
+    reader = life.agents.pop(Role.READER)
+    hidden = life.park(at_message(now + 60))
+    life.kill(Role.SCHEDULER)
+    life.settle()
+    life.clock.advance(100_000_000)
+    life.settle()
+    assert life.sleep() > 0
+    life.agents[Role.READER] = reader
+    life.run_for(10)
+    assert origins(life.delivered()) == shown + hidden
+
+
 def test_a_delay_waits_by_the_clock_that_nobody_sets(life: Life) -> None:
     """A wall clock set forward or back moves points in time, not delays."""
     now = life.clock.wall_ms()
