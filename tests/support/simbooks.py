@@ -272,9 +272,16 @@ class Books(Model):
 
 
 def _end_of(storage: Storage, name: QueueName, offset: int, unit_bytes: int) -> int:
-    """Where the record of a queue's message ends."""
+    """Where the record of a queue's message ends; 0 while the queue is not there.
+
+    An application may begin with a message after a power cut that it was handed before, and the
+    reader is yet to make the queue again.
+    """
     at = offset * layout.CQ_UNIT_BYTES
     base = at // unit_bytes * unit_bytes
-    file = storage.open(f"{queue_directory(storage, *name)}/{base:020d}")
+    path = f"{queue_directory(storage, *name)}/{base:020d}"
+    if not storage.exists(path):
+        return 0
+    file = storage.open(path)
     unit = layout.CQ_UNIT.unpack(file.view(), at - base)
     return int(unit["physical_offset"]) + int(unit["size"])
