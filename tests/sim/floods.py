@@ -22,6 +22,7 @@ from gantrymq.shm.codes import Role
 from gantrymq.workers.groups import agent as groups
 from gantrymq.workers.scheduler import recalls
 from gantrymq.workers.scheduler.agent import Scheduler
+from gantrymq.workers.scheduler.timers import Timers
 from gantrymq.workers.transactions import agent as checker
 from gantrymq.workers.transactions import desk
 from tests.sim.downfalls import SELDOM, STEPS_MAX
@@ -148,6 +149,7 @@ class FloodMachine(SimMachine):
         self.rounds = Rounds(self)
         self.rounds.after_step = self._after_agent
         self.rounds.timers = self._waiting_timers
+        self.rounds.read = self._read_timers
         simulation.after_step = self._after_step
         self._kind: Kind | None = None
         self._given = 0  # steps of the flooded agent when it last gave anything back
@@ -170,12 +172,20 @@ class FloodMachine(SimMachine):
             actor.agent = Counted(actor.agent)
 
     def _waiting_timers(self) -> int:
+        timers = self._timers()
+        return timers.waiting if timers is not None else 0
+
+    def _read_timers(self) -> Callable[[], bool]:
+        timers = self._timers()
+        assert timers is not None, "one has been parked"
+        return partial(timers.has_read, timers.written())
+
+    def _timers(self) -> Timers | None:
         actor = self.simulation.actors[Role.SCHEDULER.name.lower()]
         assert isinstance(actor, AgentActor), "an agent"
         assert isinstance(actor.agent, Counted), "of this machine"
         assert isinstance(actor.agent.agent, Scheduler), "by its name"
-        timers = getattr(actor.agent.agent, "_timers", None)  # once its own session is met
-        return timers.waiting if timers is not None else 0
+        return getattr(actor.agent.agent, "_timers", None)  # once its own session is met
 
     def _after_step(self, who: str) -> None:
         """Whoever floods the one who has taken a step fills what that has left free."""

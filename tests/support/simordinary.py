@@ -174,7 +174,7 @@ def timers(me: Ordinary) -> Iterator[None]:
     before, due_ms = me.queue_end(DUE), me.wall_ms + 50
     yield from me.stored(lambda: me.send(DUE, b"m", (int(ParkMode.AT), due_ms)))
     due_ms = -(-due_ms // 1000) * 1000
-    yield from me.until(lambda: me.rounds.are_over(4))  # it is read into the timers meanwhile
+    yield from me.until(me.rounds.read())
     me.wait_until(due_ms)
     with me.timing(Role.SCHEDULER):
         yield from me.until(lambda: me.queue_end(DUE) > before)

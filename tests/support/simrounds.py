@@ -60,6 +60,8 @@ class Rounds:
         self.times: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         self.after_step: Callable[[str], None] = lambda who: None  # a whole one of an agent
         self.timers: Callable[[], int] = lambda: 0  # that are not delivered
+        #: What tells whether the scheduler has read all timers that are in the log by now.
+        self.read: Callable[[], Callable[[], bool]] = lambda: lambda: True
 
     def watch(self, clients: list[Actor]) -> None:
         """Rounds are of all agents and of these clients from now on."""
@@ -77,11 +79,6 @@ class Rounds:
     def of(self, role: Role) -> int:
         """Rounds in which this agent has taken a step."""
         return self._rounds[role.name.lower()]
-
-    def are_over(self, count: int) -> Callable[[], bool]:
-        """Whether so many rounds more are over."""
-        end = self._all + count
-        return lambda: self._all >= end
 
     def steps_of(self, role: Role) -> int:
         """Whole steps that this agent has taken."""
