@@ -121,6 +121,30 @@ def test_a_successor_knows_which_times_stood_still(life: Life) -> None:
     assert life.clock.monotonic_ns() - begun_ns >= 1_000_000_000
 
 
+@pytest.mark.parametrize("successors", [1, 2])
+def test_a_successor_knows_what_it_cannot_know_of_the_wall(life: Life, successors: int) -> None:
+    """P8: set back, then forward twice while nobody looks, in between to what it was before."""
+    life.run_for(400)
+    for role in (Role.SCHEDULER, Role.WRITER):  # whose successor knows of no later time
+        life.kill(role)
+    life.clock.step_wall(-80_000_000)
+    life.run_for(400)
+    life.agents.pop(Role.SCHEDULER)
+    life.clock.step_wall(7_200_000)
+    life.park(level_message(1))
+    begun_ns = life.clock.monotonic_ns()
+    life.clock.step_wall(7_200_000)
+    life.start(Role.SCHEDULER)
+    for _ in range(1, successors):
+        life.run_for(400)
+        life.kill(Role.SCHEDULER)
+    life.run_for(990 - 400 * (successors - 1))
+    assert not life.delivered(), "before its second is over"
+    while not life.delivered():
+        life.run_for(1)
+    assert 1_000 <= (life.clock.monotonic_ns() - begun_ns) // 1_000_000 <= 1_010
+
+
 @pytest.mark.parametrize("lost", ["nothing", "note", "buckets", "both"])
 def test_a_restart_goes_on(tmp_path: Path, lost: str) -> None:
     """What is derived may be lost; after a stop all that is overdue comes in order of time."""

@@ -151,9 +151,7 @@ class Scheduler(OutletAgent):
         self._note = ProgressNote(self._storage, self._clock, self._board, self._delivery)
         stamp = partial(self._board.word, layout.BOARD_STORE_MS)
         base_ns, seen_ms, shift_ms = self._note.clock()
-        self._time = Timeline(
-            self._clock, base_ns, seen_ms, stamp, self._note.found.frozen, shift_ms
-        )
+        self._time = Timeline(self._clock, base_ns, seen_ms, stamp, self._note.steps(), shift_ms)
         self._delivery.follow(self._time)
         self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
         self._timers = Timers(

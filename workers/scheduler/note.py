@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 FILE: Final = "gantry/schedule.json"
 OFFSETS_FILE: Final = "delayOffset.json"
 VERSION: Final = 1
-_TIMES: Final = ("wall_ms", "timers_ms", "delays_ms", "shift_ms", "filed_ms", "ahead_ms")
+_TIMES: Final = (
+    "wall_ms",
+    "timers_ms",
+    "delays_ms",
+    "shift_ms",
+    "filed_ms",
+    "ahead_ms",
+    "stamped_ms",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,10 @@ class Note:
     shift_ms: int = 0  # workers.scheduler.timeline: from its even wall to the buckets' time
     filed_ms: int = 0  # the buckets' time, when this was written
     ahead_ms: int = 0  # the machine's wall less the buckets' time then
+    # Of the wall clock in the boot of `clock_boot_id`: workers.scheduler.timeline.Steps.
+    paces: list[list[int]] = field(default_factory=list)
+    unsure: list[list[int]] = field(default_factory=list)
+    stamped_ms: int = 0
 
     @property
     def counted_ms(self) -> int:
@@ -86,10 +98,23 @@ def read_note(storage: Storage) -> Note | None:
             int(content.get("timers_floor", 0)),
             str(content.get("clock_boot_id", content["boot_id"])),
             [int(stamp) for stamp in content.get("frozen", [])],
-            *(int(content.get(name, 0)) for name in ("shift_ms", "filed_ms", "ahead_ms")),
+            int(content.get("shift_ms", 0)),
+            int(content.get("filed_ms", 0)),
+            int(content.get("ahead_ms", 0)),
+            _rows_of_times(content, "paces"),
+            _rows_of_times(content, "unsure"),
+            int(content.get("stamped_ms", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _rows_of_times(content: Mapping[str, Any], name: str) -> list[list[int]]:
+    """Three times each. Raises ValueError."""
+    rows = [list(row) for row in content.get(name, [])]
+    if not all(len(row) == 3 and all(map(is_time_ms, row)) for row in rows):
+        raise ValueError(name)
+    return rows
 
 
 def write_note(storage: Storage, note: Note) -> None:

@@ -7,7 +7,7 @@ in the log, whatever happens.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm import layout
@@ -21,7 +21,7 @@ from gantrymq.workers.scheduler.note import (
     write_note,
 )
 from gantrymq.workers.scheduler.othersettled import OtherSettled
-from gantrymq.workers.scheduler.timeline import STEP_MS, shift_after_boot
+from gantrymq.workers.scheduler.timeline import STEP_MS, Steps, shift_after_boot
 
 if TYPE_CHECKING:
     from gantrymq.shm.board import Board
@@ -60,6 +60,9 @@ def _after_another_broker(note: Note, imported: Imported) -> Note:
         wall_ms=note.wall_ms,
         clock_boot_id=note.clock_boot_id,
         frozen=note.frozen,
+        paces=note.paces,
+        unsure=note.unsure,
+        stamped_ms=note.stamped_ms,
         shift_ms=note.shift_ms,
         filed_ms=note.filed_ms,
         ahead_ms=note.ahead_ms,
@@ -75,6 +78,13 @@ def scheduler_note(storage: Storage, others: OtherSettled, low: int) -> Note:
     if others.imported.end > note.scanned:
         return _after_another_broker(note, others.imported)
     return note
+
+
+def steps_of(note: Note, *, same_boot: bool) -> Steps:
+    """What a note tells of steps of the wall clock; another boot's even wall was another."""
+    if not same_boot:
+        return Steps(note.frozen)
+    return Steps(note.frozen, note.paces, note.unsure, note.stamped_ms)
 
 
 class ProgressNote:
@@ -112,25 +122,33 @@ class ProgressNote:
             None, found.wall_ms, shift_after_boot(self._clock.wall_ms(), filed_ms, found.ahead_ms)
         )  # fmt: skip
 
+    def steps(self) -> Steps:
+        """What the timeline is to know of steps of the wall clock, by what was noted."""
+        found = self.found
+        return steps_of(found, same_boot=found.clock_boot_id == self._board.boot_id.hex())
+
     def keep_clock(self) -> None:
         """Before anything is delivered in a boot of the machine: what its even wall is.
 
         And at once, which storeTimestamps stand still, and steps of the wall clock. Otherwise who
-        comes next takes a step for time that has passed. Raises OSError.
+        comes next takes a step for time that has passed, or the time of one pace for another's.
+        Raises OSError.
         """
         known, clock = self._written, self._clock_now()
         stepped = abs(clock["ahead_ms"] - known.ahead_ms) > STEP_MS
-        frozen = list(self._time.frozen)
-        if known.clock_boot_id == clock["clock_boot_id"] and known.frozen == frozen and not stepped:
+        same_boot = known.clock_boot_id == clock["clock_boot_id"]
+        told = (known.frozen, known.unsure) == (clock["frozen"], clock["unsure"])
+        if same_boot and told and not stepped:
             return
-        note = replace(known, **clock, frozen=frozen)  # what it counts stays, and of which boot
+        note = replace(known, **clock)  # what it counts stays, and of which boot
         write_note(self._storage, note)
         self._written = note
 
     def _clock_now(self) -> dict[str, Any]:
         """What a note says of clocks."""
         time = self._time
-        return {
+        steps = asdict(time.steps())
+        return steps | {
             "clock_boot_id": self._board.boot_id.hex(),
             "base_ns": time.base_ns,
             "wall_ms": time.wall_ms(),
@@ -195,7 +213,6 @@ class ProgressNote:
             timers_next=self._timers.next,
             timers_position=self._timers.last_position,
             timers_floor=self._timers.moved.floor,
-            frozen=list(self._time.frozen),
             **self._clock_now(),
         )
         self._picture = (note, delivery.put_seq, delivery.repeats)

@@ -5,6 +5,10 @@ holds, and repeats nothing. A delay passes by CLOCK_BOOTTIME, which no step move
 only the wall clock that they were stored at. So this keeps a wall of its own, which goes on evenly
 from the agent's first look, and how far the machine's was from it, and since when.
 
+What is not known in this way is not guessed: a clock that is set twice between two looks has shown
+times that nobody saw. What was stored then counts from the look that found it out. The note hands
+on what is known, for a successor reads again what waits; of what came since the note it knows less.
+
 Each boot has an even wall of its own. What is in buckets outlives a boot: it is filed by a time
 that goes on over boots, and never back.
 """
@@ -38,6 +42,19 @@ class _Pace:
     last_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What the agent before knew of steps of the wall clock; all but `frozen` of this boot."""
+
+    frozen: Sequence[int] = ()  # storeTimestamps that stood still
+    paces: Sequence[Sequence[int]] = ()  # `_Pace`
+    unsure: Sequence[Sequence[int]] = ()  # `Timeline.unsure`
+    stamped_ms: int = 0  # the newest storeTimestamp at its last look, or before
+
+
+_NOTHING: Final = Steps()
+
+
 def shift_after_boot(wall_ms: int, filed_ms: int, ahead_ms: int) -> int:
     """`shift_ms` of a boot in which the even wall begins with `wall_ms`.
 
@@ -59,13 +76,13 @@ class Timeline:
         base_ns: int | None = None,
         seen_ms: int = 0,
         stamp: Callable[[], int] = int,
-        frozen: Sequence[int] = (),
+        steps: Steps = _NOTHING,
         shift_ms: int = 0,
     ) -> None:
         """`base_ns`: as in `base_ns` of the agent before, in the same boot of the machine.
 
         `stamp` gives the newest storeTimestamp, at which records are stamped until the wall clock
-        is there again. `frozen`: as the agent before has left it. `shift_ms`: how far the time by
+        is there again. `steps`: as the agent before has left it. `shift_ms`: how far the time by
         which buckets are filed is ahead of the even wall.
         """
         self._clock = clock
@@ -74,17 +91,31 @@ class Timeline:
         self.base_ns = wall_ms * NS - clock.monotonic_ns() if base_ns is None else base_ns
         self.shift_ms = shift_ms
         self._seen_ms = seen_ms
+        self._paces = [_Pace(*pace) for pace in steps.paces]
+        self.stamped_ms = stamp()
+        if self._paces:
+            self.stamped_ms = min(self.stamped_ms, steps.stamped_ms)  # since then nobody has looked
+        else:
+            self._begin(wall_ms, seen_ms)
+        self.frozen = list(steps.frozen)  # storeTimestamps that stood still
+        #: First and last storeTimestamp of records that came while the clock was set, perhaps more
+        #: than once, and a moment of the even wall by which all of them were there: of these nobody
+        #: knows whether they stood still, or by which of the wall's times they were stored.
+        self.unsure = [list(entry) for entry in steps.unsure]
+        self.look()
+
+    def _begin(self, wall_ms: int, seen_ms: int) -> None:
+        """Before the boot's first agent the wall may have run either way: the later time counts."""
         ahead = wall_ms - self.delay_ms()
-        # Before this agent's time the wall may have run either way: the later time counts.
-        self._paces = [_Pace(0, 0, max(wall_ms, seen_ms))]
+        self._paces.append(_Pace(0, 0, max(wall_ms, seen_ms)))
         if abs(ahead) > STEP_MS:
             self._paces.append(_Pace(ahead - 1, 0, wall_ms))
-        self.frozen = list(frozen)  # storeTimestamps that stood still
-        self._stamped = stamp()
-        #: First and last storeTimestamp of records that came while the clock was set, perhaps more
-        #: than once: of these nobody knows whether they stood still.
-        self._unsure: list[tuple[int, int]] = []
-        self.look()
+
+    def steps(self) -> Steps:
+        """What a successor has to know."""
+        paces = [[pace.ahead_ms, pace.first_ms, pace.last_ms] for pace in self._paces]
+        unsure = [list(entry) for entry in self.unsure]
+        return Steps(list(self.frozen), paces, unsure, self.stamped_ms)
 
     def delay_ns(self) -> int:
         """The even wall, in nanoseconds."""
@@ -119,33 +150,46 @@ class Timeline:
         return 0 if due_ms <= self._seen_ms else (due_ms - self._clock.wall_ms()) * NS
 
     def look(self) -> None:
-        """Notice steps of the wall clock. To be called in each cycle."""
+        """Notice steps of the wall clock. To be called in each cycle, and before times are told."""
         stamp = (
             self._stamp()
         )  # before the clock: what is stored between the two is none that was set
         wall_ms = self._clock.wall_ms()
         ahead = wall_ms - self.delay_ms()
         now = self._paces[-1]
-        if abs(ahead - now.ahead_ms) > STEP_MS:
-            self._unsure.append((self._stamped, self.delay_ms() + now.ahead_ms + STEP_MS))
-            del self._unsure[:-STEPS_MAX]
+        stepped = abs(ahead - now.ahead_ms) > STEP_MS
+        if stepped or self._is_of_another_time(stamp, wall_ms):
+            # The stamp anew: what was stored up to now, the moment after it, may be of any time.
+            self.unsure.append([self.stamped_ms, self._stamp(), self.delay_ms() + 1])
+            del self.unsure[:-STEPS_MAX]
+        if stepped:
             self._paces.append(_Pace(ahead - 1, wall_ms, wall_ms))  # ahead to the millisecond
             del self._paces[:-STEPS_MAX]
         else:
             now.last_ms = max(now.last_ms, wall_ms)
             now.ahead_ms = min(now.ahead_ms, ahead)  # a small step: the later time counts
         self._seen_ms = max(self._seen_ms, wall_ms)
-        self._stamped = stamp
+        self.stamped_ms = stamp
         if stamp > wall_ms and stamp not in self.frozen:
             self.frozen.append(stamp)  # what is stored now says this (design: time)
             del self.frozen[:-STEPS_MAX]
+
+    def _is_of_another_time(self, stamp: int, wall_ms: int) -> bool:
+        """Whether records since the last look bear a time that this pace has not shown.
+
+        Their clock was set to and fro since, or they were on their way when it was set before.
+        """
+        first_ms = self._paces[-1].first_ms - STEP_MS
+        return stamp > self.stamped_ms and not first_ms <= stamp <= wall_ms
 
     def due_after(self, stored_ms: NDArray[np.int64], delay_ms: int) -> NDArray[np.int64]:
         """When a delay has passed since records were stored, by `delay_ms()`; never too early.
 
         A millisecond is added, for they were stored within one. Where the wall clock has shown the
-        same time twice, the later one counts.
+        same time twice, the later one counts. The records are in the log by now: so this looks at
+        the clock once more, for they may be younger than the last look, and than a step since.
         """
+        self.look()
         latest = self.delay_ms()
         ahead = np.full(len(stored_ms), np.iinfo(np.int64).max)
         for pace in self._paces:
@@ -155,9 +199,10 @@ class Timeline:
         ahead[unknown] = 0
         stored = np.minimum(stored_ms - ahead, latest)
         stored[unknown] = latest
+        for first_ms, last_ms, until_ms in self.unsure:
+            among = (stored_ms >= first_ms) & (stored_ms <= last_ms)
+            stored[among] = np.maximum(stored[among], until_ms)
         if self.frozen:
             stored[np.isin(stored_ms, self.frozen)] = latest
-        for first_ms, last_ms in self._unsure:
-            stored[(stored_ms >= first_ms) & (stored_ms <= last_ms)] = latest
         due: NDArray[np.int64] = stored + delay_ms + 1
         return due

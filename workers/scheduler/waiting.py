@@ -18,7 +18,7 @@ from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 from gantrymq.workers.logviews import LogViews
 from gantrymq.workers.origins import OriginScan
 from gantrymq.workers.scheduler.othersettled import OtherSettled
-from gantrymq.workers.scheduler.progress import scheduler_note
+from gantrymq.workers.scheduler.progress import scheduler_note, steps_of
 from gantrymq.workers.scheduler.strikes import sift
 from gantrymq.workers.scheduler.timeline import Timeline
 from gantrymq.workers.scheduler.timerpool import AFTER_BIT, KILLERS, SIZE_MASK
@@ -51,9 +51,8 @@ class WaitingMessages:
         same_boot = self._note.boot_id == board.boot_id.hex()
         base_ns = self._note.base_ns if same_boot else None
         shift_ms = self._note.shift_ms if same_boot else 0
-        time = Timeline(
-            SystemClock(), base_ns, self._note.wall_ms, frozen=self._note.frozen, shift_ms=shift_ms
-        )
+        steps = steps_of(self._note, same_boot=same_boot)
+        time = Timeline(SystemClock(), base_ns, self._note.wall_ms, steps=steps, shift_ms=shift_ms)
         self._units = TimerUnits(self.views, time, precision_ms)
 
     def read(self) -> NDArray[np.void]:
