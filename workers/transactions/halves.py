@@ -288,7 +288,7 @@ class Halves:
             ("tx", halfrows.TX_HASH), ("key", halfrows.KEY_HASH),
         ):  # fmt: skip
             rows[name] = found[:, column]
-        rows["live"] = 1
+        rows["live"], rows["kin"] = 1, found[:, halfrows.IS_LATER]
         immune_ms = np.maximum(1000 * found[:, halfrows.IMMUNE_S], self._timeout_ms)
         wait_ms = np.clip(rows["stored_ms"] + immune_ms - now_ms, 0, immune_ms)
         rows["next_ns"] = now_ns + wait_ms * MS

@@ -7,7 +7,7 @@ answer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm import transactionwire as wire
 from gantrymq.shm.properties import HALF_TOPIC
@@ -17,6 +17,7 @@ from gantrymq.workers.transactions import records as transactionnotes
 from gantrymq.workers.transactions.decision import Decision
 from gantrymq.workers.transactions.delayedcommit import commit_copy, copy_of
 from gantrymq.workers.transactions.firstplace import from_now
+from gantrymq.workers.transactions.kin import DECIDING
 
 if TYPE_CHECKING:
     from gantrymq.shm.record import Record
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from gantrymq.workers.transactions.givenup import GivenUp
     from gantrymq.workers.transactions.halves import Halves
     from gantrymq.workers.transactions.pastdecisions import PastDecisions
+
+
+BEING_DECIDED: Final = "it is being decided: look again"
 
 
 @dataclass(slots=True)
@@ -57,6 +61,7 @@ class Settling:
         self._endings = endings
         self._past = past
         self._desk = desk
+        self._kin = endings.kin
 
     def settle(self, session: int, request: Settle, now_ms: int) -> None:
         """Take a request; it is answered when what it wants is in the log."""
@@ -64,7 +69,7 @@ class Settling:
         if request.action not in wire.OUTCOMES:
             self._refuse(session, request, wire.NOT_A_HALF, f"no action {request.action!r}")
         elif self._endings.is_flying(position):
-            self._refuse(session, request, wire.DECIDED, "it is being decided: look again")
+            self._refuse(session, request, wire.DECIDED, BEING_DECIDED)
         elif position in self._given_up.unsettled:
             self._settle_given_up(session, request, position, now_ms)
         elif (index := self._halves.table.at_position(position)) >= 0:
@@ -98,15 +103,21 @@ class Settling:
     def _settle_open(self, session: int, request: Settle, index: int, now_ms: int) -> None:
         row = self._halves.table.rows[index]
         half = int(row["position"]), int(row["offset"])
+        tx = self._kin.transaction(half)
+        halves = [half, *self._kin.others(tx, [half])]
+        is_deciding = any(self._endings.is_flying(one[0]) for one in halves)
+        if is_deciding or self._kin.waits([half]) or self._kin.outcome(tx) == DECIDING:
+            self._refuse(session, request, wire.DECIDED, BEING_DECIDED)
+            return
         decision = Decision("", [], [], copies=[], named=False)
         if request.action != wire.RECHECK:
-            decision = Decision(wire.OUTCOMES[request.action], [half], [], copies=[])
+            decision = Decision(wire.OUTCOMES[request.action], halves, [], copies=[], tx=tx)
         if request.action == wire.COMMIT:
-            copy = self._decisions.copy_again(half, now_ms)
-            if copy is None:
+            copies = [self._decisions.copy_again(one, now_ms) for one in halves]
+            if None in copies:
                 self._refuse(session, request, wire.UNSTORABLE, "its topic is gone")
                 return
-            decision.copies = [copy]
+            decision.copies = [copy for copy in copies if copy is not None]
         self._decide(session, request, half[0], decision, now_ms)
 
     def _settle_given_up(self, session: int, request: Settle, position: int, now_ms: int) -> None:
@@ -141,8 +152,11 @@ class Settling:
     ) -> None:
         """Put what a settlement stores, and with it the record of who wanted it."""
         slots = self._decisions.slots
-        note = transactionnotes.settled(slots, position, request.action, request.who, now_ms)
-        decision.copies = [*(decision.copies or ()), note]
+        notes = [
+            transactionnotes.settled(slots, at, request.action, request.who, now_ms)
+            for at in (decision.positions or [position])
+        ]
+        decision.copies = [*(decision.copies or ()), *notes]
         decision.durable = True  # whatever the topic's level: it is an operator's word
         asked = _Asked(position, request.action, decision.given_up < 0)
         decision.asked = [(session, request.serial, asked)]
@@ -163,6 +177,7 @@ class Settling:
                 self._given_up.is_settled(asked.position, decision.end)
                 if decision.place is not None:  # of the half that is checked anew
                     self._halves.aliases[asked.position] = decision.place
+                    self._kin.reopened(self._kin.transaction(decision.place))
             if asked.action != wire.RECHECK:
                 self._halves.remember(asked.position, outcome)
             elif (index := self._halves.table.at_position(asked.position)) >= 0:
