@@ -12,6 +12,8 @@ from gantrymq.shm.kernels.halfrows import HASH_PRIME, HASH_SEED
 from gantrymq.shm.properties import GANTRY_TX
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gantrymq.workers.logwindow import LogWindow
 
 _LOW, _63_BITS = 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF
@@ -20,6 +22,11 @@ _LOW, _63_BITS = 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF
 def transaction_at(window: LogWindow, position: int) -> str:
     """Id of the transaction of the half there; "" if it has none, or cannot be read."""
     return _property_at(window, position, GANTRY_TX)[:ID_DIGITS]
+
+
+def transaction_of(properties: Mapping[str, str]) -> str:
+    """The same of a half's properties, or of those that its copy has kept."""
+    return properties.get(GANTRY_TX, "")[:ID_DIGITS]
 
 
 def is_first_at(window: LogWindow, position: int) -> bool:

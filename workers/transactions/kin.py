@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gantrymq.workers.transactions.identity import hash_of, is_first_at, transaction_at
+from gantrymq.workers.transactions.identity import (
+    hash_of,
+    is_first_at,
+    transaction_at,
+    transaction_of,
+)
 from gantrymq.workers.transactions.table import ALONE, LATER, SUSPECT
 
 if TYPE_CHECKING:
@@ -93,11 +98,20 @@ class Kin:
         """Id of a half's transaction; "" if it has none."""
         return transaction_at(self._window, half[0])
 
+    def parked(self, position: int) -> tuple[str, int]:
+        """Id and half of what was given up, by its copy's position; "" if there is nothing."""
+        record = self._window.record(position)
+        if record is None:
+            return "", -1
+        half = record.origin if record.origin >= 0 else position  # a RocketMQ's says no origin
+        return transaction_of(record.property_map()), half
+
     # ------------------------------------------------------------------------- who belongs to whom
 
     def others(self, tx: str, named: Iterable[Half], group: str = "") -> list[Half]:
         """Open halves of a transaction beside those named, in order; of `group` if that is given.
 
+        Those that were appended again stand behind, and may not be rows yet.
         What cannot go along is made to follow.
         """
         if not tx:
@@ -118,6 +132,9 @@ class Kin:
                 continue
             position = int(table.rows["position"][index])
             if transaction_at(window, position) == tx:
+                yield position, offset
+        for offset, position in self._halves.unread.items():
+            if self._halves.is_open(offset) and transaction_at(window, position) == tx:
                 yield position, offset
 
     def _offsets_of(self, key: int) -> list[int]:

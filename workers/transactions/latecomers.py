@@ -1,8 +1,9 @@
 """Halves that came after a decision of their transaction follow it, however much later.
 
 What is remembered tells; else the half queue does, read from the newest of them backwards, short
-step by short step, for all of them together: another half of the transaction that is decided. If
-there is none, nobody has decided it, and they are as others.
+step by short step, for all of them together: another half of the transaction that is decided. One
+that was given up may have gone from there, and still have its copy in the give-up queue. If there
+is none, nobody has decided it as far as the log goes back, and they are as others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gantrymq.shm.properties import HALF_TOPIC
+from gantrymq.shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC
 from gantrymq.shm.transactionwire import DISK_FULL, GIVEN_UP
 from gantrymq.workers.transactions.decision import MOVED, Decision
 from gantrymq.workers.transactions.identity import hash_of
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 #: Halves that one step follows up, and units of the half queue that it reads.
 ROWS_MAX: Final = 256
 UNITS_MAX: Final = 4096
+#: Records of the give-up queue.
+PARKED_MAX: Final = 256
 #: After a full disk.
 RETRY_NS: Final = 1_000_000_000
 
@@ -54,6 +57,7 @@ class Latecomers:
         self._sought: dict[str, int] = {}  # ids whose halves are looked for, and their hashes
         self._asked: set[str] = set()  # of these a decided half was found
         self._at = 0  # below this unit they are looked for
+        self._parked = 0  # from this unit of the give-up queue on, after that
         self._retry_ns = 0
 
     @property
@@ -120,12 +124,27 @@ class Latecomers:
             self._look_among(self._halves.rows_of(units.reshape(-1, 2), 0, 0))
             at += len(units) // 2
         self._at = first
-        if first <= low:
+        if first <= low and self._sought and not self._search_parked():
             for tx in self._sought:
                 self._kin.clear(tx)
             self._sought.clear()
         if not self._sought:
-            self._at = 0
+            self._at = self._parked = 0
+
+    def _search_parked(self) -> bool:
+        """Read some of the give-up queue; False at its end."""
+        halves = self._halves
+        first = max(self._parked, halves.lowest(GIVEN_UP_TOPIC))
+        end = min(halves.written(GIVEN_UP_TOPIC), first + PARKED_MAX)
+        if first >= end:
+            return False
+        _first, units = halves.units(GIVEN_UP_TOPIC, first, end)
+        for position in units[0::2].tolist():
+            tx, half = self._kin.parked(position)
+            if tx in self._sought:
+                self._judge(tx, *halves.newest_half((half, -1)))
+        self._parked = first + len(units) // 2
+        return len(units) > 0
 
     def _look_among(self, rows: NDArray[np.void]) -> None:
         near = rows[np.isin(rows["tx"], list(self._sought.values()))]

@@ -17,6 +17,7 @@ from gantrymq.workers.transactions import records as transactionnotes
 from gantrymq.workers.transactions.decision import Decision
 from gantrymq.workers.transactions.delayedcommit import commit_copy, copy_of
 from gantrymq.workers.transactions.firstplace import from_now
+from gantrymq.workers.transactions.identity import transaction_of
 from gantrymq.workers.transactions.kin import DECIDING
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from gantrymq.workers.transactions.pastdecisions import PastDecisions
 
 
+#: What an operator may not ask for once a transaction has an outcome.
+OTHERWISE: Final = {wire.COMMITTED: wire.ROLLBACK, wire.ROLLED_BACK: wire.COMMIT}
 BEING_DECIDED: Final = "it is being decided: look again"
 
 
@@ -41,6 +44,7 @@ class _Asked:
     position: int
     action: str
     was_open: bool  # not given up yet
+    tx: str  # id of its transaction
 
 
 class Settling:
@@ -82,13 +86,15 @@ class Settling:
         if outcome == wire.OUTCOMES[request.action]:
             self._desk.tell(session, Settled(request.serial, outcome))
         elif outcome:
-            text = f"the transaction is {outcome.replace('_', ' ')} already"
-            notice = Settled(request.serial, outcome, wire.DECIDED, text)
-            self._desk.tell(session, notice)
+            self._refuse_otherwise(session, request, outcome)
         elif (half := self._half_at(position)) is not None:
             self._past.ask(session, request, *half)  # of a life before, or long ago
         else:
             self.refuse_unknown(session, request)
+
+    def _refuse_otherwise(self, session: int, request: Settle, outcome: str) -> None:
+        text = f"the transaction is {outcome.replace('_', ' ')} already"
+        self._desk.tell(session, Settled(request.serial, outcome, wire.DECIDED, text))
 
     def _half_at(self, position: int) -> Half | None:
         record = self._decisions.window.record(position)
@@ -118,13 +124,20 @@ class Settling:
                 self._refuse(session, request, wire.UNSTORABLE, "its topic is gone")
                 return
             decision.copies = [copy for copy in copies if copy is not None]
-        self._decide(session, request, half[0], decision, now_ms)
+        self._decide(session, request, half[0], decision, tx, now_ms)
 
     def _settle_given_up(self, session: int, request: Settle, position: int, now_ms: int) -> None:
         _offset, parked, _size = self._given_up.unsettled[position]
         record = self._decisions.window.record(parked)
         if record is None:
             self._refuse(session, request, wire.UNKNOWN, "its record cannot be read")
+            return
+        tx = transaction_of(record.property_map())
+        said = self._kin.outcome(tx) or ""
+        is_otherwise = request.action == OTHERWISE.get(said)
+        # What cannot be committed with the others may be taken back.
+        if is_otherwise and self._copy(record, position, wire.COMMIT, now_ms) is not None:
+            self._refuse_otherwise(session, request, said)
             return
         copies: list[Copy] = []
         if request.action != wire.ROLLBACK:
@@ -136,7 +149,7 @@ class Settling:
         decision = Decision("", [], [], copies=copies, named=False, given_up=position)
         if request.action == wire.RECHECK:
             decision.tells = 0
-        self._decide(session, request, position, decision, now_ms)
+        self._decide(session, request, position, decision, tx, now_ms)
 
     def _copy(self, record: Record, position: int, action: str, now_ms: int) -> Copy | None:
         slots, named = self._decisions.slots, record.property_map()
@@ -148,8 +161,9 @@ class Settling:
         return commit_copy(record, *aim)._replace(origin=origin_field(position)) if aim else None
 
     def _decide(
-        self, session: int, request: Settle, position: int, decision: Decision, now_ms: int
-    ) -> None:
+        self, session: int, request: Settle, position: int, decision: Decision, tx: str,
+        now_ms: int,
+    ) -> None:  # fmt: skip
         """Put what a settlement stores, and with it the record of who wanted it."""
         slots = self._decisions.slots
         notes = [
@@ -158,7 +172,7 @@ class Settling:
         ]
         decision.copies = [*(decision.copies or ()), *notes]
         decision.durable = True  # whatever the topic's level: it is an operator's word
-        asked = _Asked(position, request.action, decision.given_up < 0)
+        asked = _Asked(position, request.action, decision.given_up < 0, tx)
         decision.asked = [(session, request.serial, asked)]
         if not self._endings.decide(decision, now_ms):
             self._refuse(session, request, decision.error, "its message cannot be stored")
@@ -177,7 +191,9 @@ class Settling:
                 self._given_up.is_settled(asked.position, decision.end)
                 if decision.place is not None:  # of the half that is checked anew
                     self._halves.aliases[asked.position] = decision.place
-                    self._kin.reopened(self._kin.transaction(decision.place))
+                    self._kin.reopened(asked.tx)
+                else:
+                    self._kin.decided(asked.tx, outcome)
             if asked.action != wire.RECHECK:
                 self._halves.remember(asked.position, outcome)
             elif (index := self._halves.table.at_position(asked.position)) >= 0:
