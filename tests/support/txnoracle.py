@@ -44,7 +44,8 @@ class Transaction:
     wavers: bool = False  # its producer has asked for the contrary as well
     unsure: bool = False  # whoever is asked about it does not know
     told: dict[int, str] = field(default_factory=dict)  # by a half's position: the first answer
-    cut_at: int = 1 << 62  # where the log ended when a half of it went with its segment
+    #: Where the log ended when a half of it went with its segment; 0: others were open then.
+    cut_at: int = 1 << 62
     fickle: bool = False  # whoever is asked about it says something else each time
     hands: set[str] = field(default_factory=set)  # what operators wanted of it
 
@@ -86,7 +87,8 @@ class Transactions:
             told = known.told.setdefault(position, answer.outcome)
             require(told == answer.outcome, "P10", f"{known} is told {answer} of {position}")
         said = set(known.told.values()) - {GIVEN_UP}
-        require(len(said) < 2 or len(known.hands) > 1, "P7", f"{known} has two decisions")
+        may = len(known.hands) > 1 or max(known.told, default=0) >= known.cut_at
+        require(len(said) < 2 or may, "P7", f"{known} has two decisions")
         self.is_told = self.is_told or not known.safe.isdisjoint(places)
         return True
 
@@ -239,12 +241,13 @@ class Transactions:
         sure = [record for record in log if record.end <= durable]
         named, newest = set(self.named(sure)), self.newest(sure)
         self._low = max(self._low, *(record.end for record in going), 0)
+        waiting = {half.doubted.tx for half in self.undecided(log) if half.doubted}
         for record in going:
             if record.doubted is None:
                 continue
             if record.doubted.is_half:
                 known = self._transaction(record)
-                known.cut_at = min(known.cut_at, log[-1].end)
+                known.cut_at = min(known.cut_at, 0 if known.tx in waiting else log[-1].end)
             is_open = record.doubted.is_half and record.offset not in named
             is_parked = newest.get(record.origin) == record.position
             if is_open or (is_parked and record.origin not in self.asked):
