@@ -55,7 +55,7 @@ class Kin:
         self._halves = halves
         self._window = window
         self._read = read
-        self._pairs = np.zeros(0, PAIR)  # rows of transactions of several, by hash and offset
+        self._pairs = np.zeros(0, PAIR)  # rows of transactions of several, by hash
         self._pairs_max = GONE_MIN
         self._entered = 0  # rows of queue offsets below are known
         self._recent: dict[int, tuple[str, str]] = {}  # hash -> id, outcome
@@ -141,7 +141,7 @@ class Kin:
         start = int(np.searchsorted(self._pairs["tx"], key))
         end = int(np.searchsorted(self._pairs["tx"], key, side="right"))
         offsets: list[int] = self._pairs["offset"][start:end].tolist()
-        return offsets
+        return sorted(offsets)
 
     def waits(self, halves: Iterable[Half]) -> bool:
         """Whether it is not known yet if the transaction of some row was decided before it came."""
@@ -182,12 +182,13 @@ class Kin:
         later = fresh[(fresh["kin"] == LATER) & (fresh["live"] != 0)]
         if not (len(later) or (len(self._pairs) and len(fresh))):
             return
-        several = np.unique(np.concatenate((later["tx"], self._pairs["tx"])))
-        self._add(fresh[_among(fresh["tx"], several)])
-        unmet = np.setdiff1d(later["tx"], fresh["tx"][fresh["kin"] == ALONE])
+        several, known = np.unique(later["tx"]), self._pairs["tx"]
+        unmet = np.setdiff1d(several, fresh["tx"][fresh["kin"] == ALONE])
+        unmet = unmet[~_among(unmet, known)]
+        self._add(fresh[_among(fresh["tx"], several) | _among(fresh["tx"], known)])
         if len(unmet):
             self._add(self._before(start, unmet))
-        undecided = self._undecided(np.unique(later["tx"]), flying)
+        undecided = self._undecided(several, flying)
         self.suspect(later["offset"][~_among(later["tx"], undecided)].tolist())
 
     def _before(self, end: int, hashes: Words) -> NDArray[np.void]:
@@ -205,14 +206,19 @@ class Kin:
     def _add(self, rows: NDArray[np.void]) -> None:
         more = np.zeros(len(rows), PAIR)
         more["tx"], more["offset"] = rows["tx"], rows["offset"]
-        self._pairs = np.unique(np.concatenate((self._pairs, more)))
+        more = more[np.argsort(more["tx"], kind="stable")]
+        at = np.searchsorted(self._pairs["tx"], more["tx"], side="right")
+        self._pairs = np.insert(self._pairs, at, more)
         if len(self._pairs) > self._pairs_max:
             self._pairs = self._pairs[self._indices(self._pairs["offset"]) >= 0]
             self._pairs_max = max(GONE_MIN, 2 * len(self._pairs))
 
     def _undecided(self, hashes: Words, flying: Iterable[int]) -> Words:
         """Hashes of transactions of which number 1 is open, and no decision on its way."""
-        pairs = self._pairs[_among(self._pairs["tx"], hashes)]
+        start = np.searchsorted(self._pairs["tx"], hashes)
+        counts = np.searchsorted(self._pairs["tx"], hashes, side="right") - start
+        skipped = np.repeat(start - np.cumsum(counts) + counts, counts)
+        pairs = self._pairs[np.arange(len(skipped)) + skipped]
         indices = self._indices(pairs["offset"])
         rows = self._halves.table.rows[indices[indices >= 0]]
         firsts = rows[rows["kin"] == ALONE]
