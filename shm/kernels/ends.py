@@ -1,7 +1,7 @@
 """ENDs in their common form: from a session's ring into the txn-checker's own.
 
-One half, named with its group and transaction, of which nothing is known yet: such a request takes
-no Python. Whatever else a session asks stays in its ring, and the caller takes it from there.
+One half, the first of its transaction, of which nothing is known yet: such a request takes no
+Python. Whatever else a session asks stays in its ring, and the caller takes it from there.
 """
 
 from __future__ import annotations
@@ -222,6 +222,8 @@ def _settle(
         return ROLL
     if judge_half(log, limit, form, rows, at, names) != halfform.GOOD:
         return OTHER
+    if not halfform.is_first(log, form, form[halfform.TX_BYTES]):
+        return OTHER  # what became of those before it counts
     # With the copy there must be room for the op record: nothing goes up without it.
     most = rows[at + halfform.SIZE] + ENTRY_BYTES + APPEND_BYTES + OP_ROOM
     if ring.reserve(targets[0], targets[1], targets[1][frames.UP_CURSOR], most) < 0:

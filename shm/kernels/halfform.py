@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
 
+#: Hex digits of a transaction's id in GANTRY_TX; its number in it follows, behind a comma.
+ID_DIGITS = 32
+
 # A half that is to be decided: HALF_WORDS each. The first two are what somebody says of it.
 POSITION, OFFSET, STATE, SIZE, TOPIC = range(5)
 HALF_WORDS = 5
@@ -85,3 +88,13 @@ def read_properties(memory: Bytes, form: Words, row: Words) -> None:
             form[VALUES + 2 * number] = start
             form[VALUES + 2 * number + 1] = stop - start
         at = stop + 1
+
+
+@kernel()
+def is_first(memory: Bytes, form: Words, id_bytes: int) -> int:
+    """1 if the half whose properties were read is number 1 of its transaction."""
+    at = form[VALUES + 2 * TX] + id_bytes
+    end = form[VALUES + 2 * TX] + form[VALUES + 2 * TX + 1]
+    if at + 2 > end or memory[at + 1] != 49:
+        return 0
+    return 1 if at + 2 == end or memory[at + 2] == 44 else 0  # where it was first may follow

@@ -15,6 +15,7 @@ from gantrymq.shm.kernels.decimals import number_of
 from gantrymq.shm.kernels.halfform import (
     COMMIT,
     GOOD,
+    ID_DIGITS,
     IMMUNITY,
     NO_HALF,
     PGROUP,
@@ -22,6 +23,7 @@ from gantrymq.shm.kernels.halfform import (
     TX,
     UNIQ,
     VALUES,
+    is_first,
     read_properties,
 )
 from gantrymq.shm.kernels.stretch import BASE, COUNT, NEXT
@@ -42,18 +44,19 @@ READ_STATE, READ_OFFSET, STORE_MS, BORN_MS, PREPARED, TX_HASH, KEY_HASH, GROUP_A
     range(9)
 )
 IMMUNE_S, GROUP_HASH = 9, 10
-_HASH_SEED, _HASH_PRIME = 0x1F83D9ABFB41BD6B, 0x7FEB352D
-READ_WORDS = 11
+IS_LATER = 11  # 1: not the first half of its transaction
+HASH_SEED, HASH_PRIME = 0x1F83D9ABFB41BD6B, 0x7FEB352D
+READ_WORDS = 12
 
 
 @kernel()
 def _hash(memory: Bytes, at: int, count: int) -> int:
     """63 bits that tell values apart; 0 for none."""
-    value = _HASH_SEED if count else 0
+    value = HASH_SEED if count else 0
     for place in range(count):
         # 32 bits times a number of 31: the same with the JIT off, where nothing wraps.
         low = (value & 0xFFFFFFFF) ^ machine.load8(memory, at + place)
-        value = (low * _HASH_PRIME + (value >> 32)) & 0x7FFFFFFFFFFFFFFF
+        value = (low * HASH_PRIME + (value >> 32)) & 0x7FFFFFFFFFFFFFFF
     return value
 
 
@@ -66,13 +69,15 @@ def _read_half(log: Bytes, form: Words, out: Words, at: int) -> None:
     out[at + BORN_MS] = machine.load_be64(log, row[scan.AT] + RECORD_BORN_MS)
     out[at + PREPARED] = row[scan.PREPARED]
     size = form[VALUES + 2 * TX + 1]
-    out[at + TX_HASH] = _hash(log, form[VALUES + 2 * TX], min(size, 32))
+    out[at + TX_HASH] = _hash(log, form[VALUES + 2 * TX], min(size, ID_DIGITS))
     out[at + KEY_HASH] = _hash(log, form[VALUES + 2 * UNIQ], form[VALUES + 2 * UNIQ + 1])
     out[at + GROUP_AT] = form[VALUES + 2 * PGROUP]
     out[at + GROUP_SIZE] = form[VALUES + 2 * PGROUP + 1]
     immune = VALUES + 2 * IMMUNITY
     out[at + IMMUNE_S] = number_of(log, form[immune], form[immune + 1])
     out[at + GROUP_HASH] = _hash(log, out[at + GROUP_AT], out[at + GROUP_SIZE])
+    is_ours = out[at + TX_HASH] != 0
+    out[at + IS_LATER] = 1 if is_ours and not is_first(log, form, ID_DIGITS) else 0
 
 
 @kernel(i8, BYTES_RO, WORDS, WORDS_RO, WORDS)

@@ -15,6 +15,7 @@ from gantrymq.workers.transactions.desk import Desk
 from gantrymq.workers.transactions.endings import Endings
 from gantrymq.workers.transactions.halfmove import HalfMove
 from gantrymq.workers.transactions.halves import Halves
+from gantrymq.workers.transactions.kin import Kin
 from gantrymq.workers.transactions.note import write_note
 from gantrymq.workers.transactions.restart import Restart
 from tests.sim.plants import put_over
@@ -97,6 +98,19 @@ def parked_again_once() -> None:
     )
 
 
+def each_half_by_itself() -> None:
+    """Who decides a half leaves the others of its transaction to whoever is asked about them."""
+    put_over(Kin, "others", lambda *_: [])
+    put_over(Kin, "enter", lambda *_: None)
+    put_over(Kin, "outcome", lambda *_: None)
+
+
+def latecomers_are_asked_about() -> None:
+    """A half that comes after its transaction was decided is as any other."""
+    put_over(Kin, "enter", lambda *_: None)
+    put_over(Kin, "outcome", lambda *_: None)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -109,5 +123,7 @@ PLANTS: dict[str, Callable[[], None]] = {
         open_halves_removed,
         given_up_unlisted,
         parked_again_once,
+        each_half_by_itself,
+        latecomers_are_asked_about,
     )
 }

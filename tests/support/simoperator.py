@@ -1,4 +1,7 @@
-"""A simulated operator who settles what is in doubt, open or given up, one way or another."""
+"""A simulated operator who settles what is in doubt, open or given up, one way or another.
+
+As `gantrymq tx` does it: one half after the other, all of a transaction.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,14 @@ class SimOperator(SimClient):
         self.left = count
         self._serial = 0
         self._asked: wire.Settle | None = None
+        self._rest: list[tuple[int, str]] = []  # positions of the same transaction, and the action
         self._next_ns = 0
         self._lane: ControlLane | None = None
 
     @property
     def done(self) -> bool:
         """All asked and answered."""
-        return not self.left and self._asked is None
+        return not (self.left or self._rest) and self._asked is None
 
     def ready_at(self, now_ns: int) -> int:
         """It also wakes by itself: to ask again, or for the next one."""
@@ -57,7 +61,7 @@ class SimOperator(SimClient):
             if lane.wants_bell:
                 self.machine.bell(Role.TXN_CHECKER).ring()
             self._hear(wire.decode_notice(body))
-        while self._asked is None and self.left:  # with nothing in doubt nobody would wake it
+        while self._asked is None and not self.done:  # with nothing in doubt nobody would wake it
             self._choose()
         if self._asked is not None and now_ns >= self._next_ns:
             self._next_ns = now_ns + REPEAT_NS
@@ -67,16 +71,19 @@ class SimOperator(SimClient):
         self._asleep = lane.arm(AgentState.ARMED)
 
     def _choose(self) -> None:
-        self.left -= 1
-        found = InDoubt(self.machine.storage_for("operator"), None).read()
-        if not found:
-            return
-        doubt = self.dice.choice(found)
+        if not self._rest:
+            self.left -= 1
+            found = InDoubt(self.machine.storage_for("operator"), None).read()
+            if not found:
+                return
+            chosen, action = self.dice.choice(found), self.dice.choice(ACTIONS)
+            tx = chosen.transaction_id
+            self._rest = [(one.position, action) for one in found if one.transaction_id == tx]
+        position, action = self._rest.pop(0)
         self._serial += 1
-        action = self.dice.choice(ACTIONS)
-        self._asked = wire.Settle(self._serial, doubt.position, action, "ops@host")
+        self._asked = wire.Settle(self._serial, position, action, "ops@host")
         self._next_ns = 0
-        self.model.transactions.settle(doubt.position)
+        self.model.transactions.settle(position, action)
 
     def _hear(self, notice: object) -> None:
         asked = self._asked

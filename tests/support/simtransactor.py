@@ -35,6 +35,10 @@ GROUP = "pay"
 #: Nobody answers checks of this one before all is calm.
 ORPHANS = "orphans"
 HALVES_MAX = 6
+#: One transaction of so many is answered for at random, each time that anybody asks.
+FICKLE_EACH = 5
+#: So long one of these waits for another message at most.
+PAUSE_MS_MAX = 4000
 #: One transaction of so many has halves that do not all fit into a short ring.
 LARGE_EACH = 10
 #: As clients do: a checker that was replaced has forgotten what it was asked, and who enlisted.
@@ -54,6 +58,7 @@ class _Going:
     failed: bool = False
     end: int = 0  # behind the last half that has to be durable
     decides: bool = True  # it will end it by itself
+    later_ns: int = 0  # another message of it follows then
 
 
 @dataclass(slots=True)
@@ -106,6 +111,7 @@ class SimTransactor(SimProducer):
         if self.stopped or self.session is None or when <= now_ns:
             return when
         times = [asked.next_ns for asked in self._asked.values()]
+        times += [going.later_ns for going in self._going if going.later_ns]
         return max(now_ns, min(self._enlist_ns, *times, now_ns + NEVER_NS))
 
     def attached(self, session: Session) -> None:
@@ -128,7 +134,11 @@ class SimTransactor(SimProducer):
     def _may_sleep(self, session: Session) -> bool:
         lane = self._lane
         assert lane is not None, "attached"
-        busy = self._worked or self._outbox or any(not going.waits for going in self._going)
+        busy = (
+            self._worked
+            or self._outbox
+            or any(not (going.waits or going.later_ns) for going in self._going)
+        )
         if busy or not lane.arm(AgentState.ARMED):
             return False
         return not self._told() and super()._may_sleep(session)
@@ -144,6 +154,9 @@ class SimTransactor(SimProducer):
         known = self._begin()
         decides = self.dice.random() < 0.85 and not self.leaves
         going = _Going(known, set(), decides=decides)
+        if known.fickle and self.dice.random() < 0.7:
+            pause_ms = self.dice.randint(100, PAUSE_MS_MAX)
+            going.later_ns = self.machine.simulation.clock.monotonic_ns() + pause_ms * 1_000_000
         large = int(known.tx, 16) % LARGE_EACH == 0
         for number in range(1, (HALVES_MAX if large else self.dice.randint(1, 3)) + 1):
             self._intend_half(known, number, least=1500 if large else 0)
@@ -155,6 +168,7 @@ class SimTransactor(SimProducer):
         group = ORPHANS if self.dice.random() < 0.1 else GROUP
         known = Transaction(tx, group, self.producer.hex(), lambda: self._lives(tx))
         known.unsure = self.dice.random() < 0.1
+        known.fickle = known.wavers = int(tx, 16) % FICKLE_EACH == 0
         self.model.transactions.all[tx] = known
         return known
 
@@ -205,7 +219,9 @@ class SimTransactor(SimProducer):
     def _move_on(self, now_ns: int) -> None:
         """Do one's own work for what is stored, and say so; or never say it."""
         board = self.machine.board
-        for going in [one for one in self._going if not one.waits]:
+        for going in [one for one in self._going if one.later_ns]:
+            self._send_late(going, now_ns)
+        for going in [one for one in self._going if not (one.waits or one.later_ns)]:
             durable = board.word(layout.BOARD_DURABLE) if board is not None else 0
             if self.dice.random() < 0.5 or durable < going.end:
                 continue
@@ -219,6 +235,17 @@ class SimTransactor(SimProducer):
                 self._ask(known, going.places, commit=known.local)
         if self._ended and self.dice.random() < 0.05:
             self._ask_again(*self.dice.choice(self._ended))
+
+    def _send_late(self, going: _Going, now_ns: int) -> None:
+        """Another message of a transaction that somebody may have decided, as its producer may."""
+        if now_ns < going.later_ns or going.waits or going.failed:
+            going.later_ns *= not going.failed
+            return
+        self._worked, going.later_ns, known = True, 0, going.known
+        self._intend_half(known, len(going.places) + 1, least=0)
+        going.waits.add(self._seq)
+        if self.dice.random() < 0.3:
+            self._ask(known, list(going.places), commit=False)
 
     # ---------------------------------------------------------------------------- with the checker
 
@@ -313,10 +340,13 @@ class SimTransactor(SimProducer):
         self.model.tally["checks heard"] += 1
         if self.dice.random() < 0.2:
             return  # it is asked again
-        if known.unsure or (known.local is None and known.lives()):
+        if not known.fickle and (known.unsure or (known.local is None and known.lives())):
             self._serial += 1
             self._outbox.append(wire.Unknown(self._serial, self.group, check.position))
             return
-        known.local = bool(known.local)
         half = (check.position, check.queue_offset)
+        if known.fickle:
+            self._ask(known, [half], commit=self.dice.random() < 0.5, by_check=True)
+            return
+        known.local = bool(known.local)
         self._ask(known, [half], commit=known.local, by_check=True)

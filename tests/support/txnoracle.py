@@ -1,6 +1,7 @@
 """The oracle of transactions: what their producers decided and heard, and what the log says.
 
-P7: a half's message is in its topic once if its producer's own work was done, else never. P10: each
+P7: a half's message is in its topic once if its producer's own work was done, else never; what is
+decided of a transaction is decided of all its halves. P10: each
 half ends decided or is given up; nobody's answer is forgotten; no check counts that nobody heard.
 """
 
@@ -43,6 +44,10 @@ class Transaction:
     wavers: bool = False  # its producer has asked for the contrary as well
     unsure: bool = False  # whoever is asked about it does not know
     told: dict[int, str] = field(default_factory=dict)  # by a half's position: the first answer
+    #: Where the log ended when a half of it went with its segment; 0: others were open then.
+    cut_at: int = 1 << 62
+    fickle: bool = False  # whoever is asked about it says something else each time
+    hands: set[str] = field(default_factory=set)  # what operators wanted of it
 
 
 class Transactions:
@@ -81,15 +86,19 @@ class Transactions:
         for position in places if len(places) == 1 or not answer.error else ():
             told = known.told.setdefault(position, answer.outcome)
             require(told == answer.outcome, "P10", f"{known} is told {answer} of {position}")
+        said = set(known.told.values()) - {GIVEN_UP}
+        may = len(known.hands) > 1 or max(known.told, default=0) >= known.cut_at
+        require(len(said) < 2 or may, "P7", f"{known} has two decisions")
         self.is_told = self.is_told or not known.safe.isdisjoint(places)
         return True
 
-    def settle(self, position: int) -> None:
+    def settle(self, position: int, action: str) -> None:
         """An operator is about to settle a half that is in doubt: whatever its producer says."""
         self.asked.add(position)
         half = self._halves.get(position)
         for known in self.all.values() if half is None else [self._transaction(half)]:
             known.wavers = True
+            known.hands.add(action)
 
     def was_settled(self, position: int, action: str, answer: wire.Settled) -> None:
         """An operator was answered, durably."""
@@ -190,13 +199,20 @@ class Transactions:
             if half is None:
                 broken("P10", f"{record} was never a half")
             first = self._halves[self.first(record.origin)]
-            old = record.store_ms - first.store_ms > RESERVED_MS
-            if counts[half.offset] < CHECKS_MAX and not (old or self.was_full):
+            kin = self._kin_of(half)
+            old = record.store_ms - min(one.store_ms for one in kin) > RESERVED_MS
+            most = max(counts[one.offset] for one in kin)
+            if most < CHECKS_MAX and not (old or self.was_full):
                 broken("P10", f"{half} is given up after {counts[half.offset]} checks: {record}")
             self._tally["parked again"] += first.position in parked
             parked[first.position] = record
         self._tally["given up"] += len(parked)
         return parked
+
+    def _kin_of(self, half: Stored) -> list[Stored]:
+        """All halves of the same transaction: one that has had its checks, or its time, ends it."""
+        tx = half.doubted.tx if half.doubted else ""
+        return [one for one in self._halves.values() if one.doubted and one.doubted.tx == tx]
 
     def _check_ops(self, found: list[Stored]) -> None:
         offsets = {half.offset for half in self._halves.values()}
@@ -225,9 +241,13 @@ class Transactions:
         sure = [record for record in log if record.end <= durable]
         named, newest = set(self.named(sure)), self.newest(sure)
         self._low = max(self._low, *(record.end for record in going), 0)
+        waiting = {half.doubted.tx for half in self.undecided(log) if half.doubted}
         for record in going:
             if record.doubted is None:
                 continue
+            if record.doubted.is_half:
+                known = self._transaction(record)
+                known.cut_at = min(known.cut_at, 0 if known.tx in waiting else log[-1].end)
             is_open = record.doubted.is_half and record.offset not in named
             is_parked = newest.get(record.origin) == record.position
             if is_open or (is_parked and record.origin not in self.asked):
@@ -264,3 +284,27 @@ class Transactions:
                 continue
             if known.local and half.position not in copies:
                 broken("P7", f"the local work of {known} was done, and {half} is not committed")
+        self._check_whole(set(copies), {self.first(half) for half in listed})
+
+    def _check_whole(self, copied: set[int], listed: set[int]) -> None:
+        """All halves of a transaction are committed or none is, but for those lost on a full disk.
+
+        And but for those that came when retention had removed what was decided before.
+        Operators who contradict each other may each have their way of what was given up.
+        """
+        lost = {self.first(position) for position in self._gone}
+        whole: dict[str, set[int]] = {}
+        for half in self._halves.values():
+            if half.origin < 0 and half.position not in lost and half.doubted:
+                whole.setdefault(half.doubted.tx, set()).add(half.position)
+        for tx, halves in whole.items():
+            known = self.all[tx]
+            self._tally["transactions of several"] += len(halves) > 1
+            if len(known.hands) > 1 or max(halves) >= known.cut_at:
+                self._tally["transactions not judged as a whole"] += 1
+                continue
+            delivered, waiting = halves & copied, halves & listed
+            if delivered and delivered != halves:
+                broken("P7", f"{known} is committed in part: {delivered} of {halves}")
+            if waiting and waiting != halves:
+                broken("P7", f"{known} is given up in part: {waiting} of {halves}")

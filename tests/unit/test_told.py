@@ -103,7 +103,7 @@ def test_an_end_of_several_waits_for_all_of_them(life: TxnLife) -> None:
     assert life.committed() == {}
     assert second.answer(serial) == wire.Ended(serial, COMMITTED)
     assert life.committed() == {first.position: 1, other.position: 1}
-    assert life.ops() == ["0,", "1,"]
+    assert life.ops() == ["0,1,"]
 
 
 def test_the_end_of_the_ring_is_no_other_form(life: TxnLife) -> None:

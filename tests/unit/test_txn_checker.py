@@ -208,20 +208,18 @@ def test_an_end_that_names_a_half_twice_commits_it_once(life: TxnLife) -> None:
     assert life.ops() == ["0,"]
 
 
-def test_a_transaction_of_which_an_operator_took_one_back_is_not_called_committed(
-    life: TxnLife,
-) -> None:
-    """P10: whichever comes last in the END, the half that was decided otherwise is what counts."""
+def test_a_transaction_of_which_an_operator_took_one_back_is_rolled_back(life: TxnLife) -> None:
+    """P10: whichever it was, and whichever comes last in the END."""
     peer = Peer(life)
     for order in (1, -1):
         halves = [life.half(f"{order % 7:032x}", number) for number in (1, 2)]
         life.settle()
         kept, dropped = halves[::order]
         assert peer.settle(dropped.position, wire.ROLLBACK).outcome == ROLLED_BACK
-        assert peer.ended([kept], commit=True) == (COMMITTED, "")
+        assert peer.ended([kept], commit=True) == (ROLLED_BACK, wire.DECIDED)
         assert peer.ended(halves, commit=True) == (ROLLED_BACK, wire.DECIDED)
-        assert peer.ended(halves, commit=False) == (COMMITTED, wire.DECIDED)
-        assert life.committed()[dropped.position] == 0
+        assert peer.ended(halves, commit=False) == (ROLLED_BACK, "")
+        assert life.committed() == {}
 
 
 def test_a_delayed_message_counts_from_its_commit(life: TxnLife) -> None:

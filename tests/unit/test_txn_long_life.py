@@ -196,19 +196,19 @@ def test_an_end_right_after_a_recheck_decides(life: TxnLife, is_killed: bool, co
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_an_operators_commit_of_one_half_is_not_that_of_its_siblings(
+def test_an_operators_commit_of_one_half_is_that_of_its_siblings(
     life: TxnLife, is_killed: bool
 ) -> None:
-    """Its op record names it alone: nothing was begun that a start would have to finish."""
+    """One op record names them all, and each has the note of who it was."""
     first, second = life.half(TX, 1), life.half(TX, 2)
     life.run_for(3000)
     assert Peer(life).settle(first.position, COMMIT).outcome == COMMITTED
-    assert listed(life) == {second.position: "open"}
+    assert listed(life) == {}
     if is_killed:
         life.kill(CHECKER)
     life.run_for(3000)
-    assert life.committed() == {first.position: 1}
-    assert listed(life) == {second.position: "open"}
+    assert life.committed() == {first.position: 1, second.position: 1}
+    assert (listed(life), life.ops(), len(life.notes())) == ({}, ["0,1,"], 2)
 
 
 @pytest.mark.usefixtures("few_listed")

@@ -233,7 +233,8 @@ def test_what_cannot_be_stored_amid_parts_is_left_out_and_named(
     assert life.ops() == [names(stored)]
     monkeypatch.undo()
     assert peer.ended(halves[:1], commit=False) == (COMMITTED, wire.DECIDED)
-    assert peer.ended(halves[-1:], commit=False) == (ROLLED_BACK, "")
+    assert peer.ended(halves[-1:], commit=False) == (COMMITTED, wire.DECIDED)
+    assert peer.ended(halves[-1:], commit=True) == (COMMITTED, "")
     life.stop()
 
 

@@ -173,15 +173,18 @@ def test_a_search_for_an_old_decision_outlives_the_writer(life: TxnLife) -> None
     assert (answer.outcome, answer.error) == (ROLLED_BACK, wire.DECIDED)
 
 
-def test_others_of_a_transaction_are_told_where_they_are_now(life: TxnLife) -> None:
-    """One was appended again and committed: who asks for all hears that beside the error."""
+def test_one_that_cannot_be_stored_keeps_its_transaction_open(life: TxnLife) -> None:
+    """P7: nothing of it is committed, whichever half is named, also one that was appended again."""
     peer = Peer(life)
     small, large = life.half(TX, 1), life.half(TX, 2, body=TOO_LARGE)
     life.run_for(2000)
     life.board.set_word(layout.BOARD_TIMERS_WANTED, life.board.word(layout.BOARD_APPENDED))
     life.run_for(5000)
-    assert peer.ended([small], commit=True) == (COMMITTED, "")
-    assert peer.ended([small, large], commit=True) == (COMMITTED, wire.UNSTORABLE)
+    assert peer.ended([small], commit=True) == ("", wire.UNSTORABLE)
+    assert peer.ended([small, large], commit=True) == ("", wire.UNSTORABLE)
+    assert life.committed() == {}
+    assert peer.ended([small], commit=False) == (ROLLED_BACK, "")
+    assert peer.ended([large], commit=True) == (ROLLED_BACK, wire.DECIDED)
 
 
 def test_nobody_is_said_to_be_given_up_who_only_waits_for_it(life: TxnLife) -> None:

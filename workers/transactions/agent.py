@@ -30,7 +30,9 @@ from gantrymq.workers.transactions.ends import Ends
 from gantrymq.workers.transactions.givenup import GivenUp
 from gantrymq.workers.transactions.halfmove import HalfMove
 from gantrymq.workers.transactions.halves import Halves
-from gantrymq.workers.transactions.pastdecisions import MISSING, PastDecisions
+from gantrymq.workers.transactions.kin import Kin
+from gantrymq.workers.transactions.latecomers import Latecomers
+from gantrymq.workers.transactions.pastdecisions import MISSING, Follow, PastDecisions
 from gantrymq.workers.transactions.progress import TransactionProgress
 from gantrymq.workers.transactions.restart import Restart
 from gantrymq.workers.transactions.settling import Settling
@@ -130,6 +132,7 @@ class TxnChecker(OutletAgent):
         if now_ns >= self._checks.next_ns:
             done += self._checks.step(now_ns, now_ms, self._times)
         done += self._move.step(now_ns, now_ms)
+        done += self._latecomers.step(now_ns, now_ms)
         done += self._decisions.flush(now_ms)
         if now_ns >= self._space_ns:
             done += self._note.keep(now_ns, self._parts)
@@ -169,11 +172,13 @@ class TxnChecker(OutletAgent):
         given_up = GivenUp(halves, decisions)
         past = PastDecisions(self._board, self._views, decisions, (halves, given_up), desk)
         self._halves, self._given_up, self._past = halves, given_up, past
-        self._endings = Endings(halves, decisions, past, desk)
+        self._kin = kin = Kin(halves, decisions.window, self._read_now)
+        self._endings = Endings(halves, decisions, past, desk, kin)
         self._common = CommonEnds(halves, decisions, self._endings, desk)
         self._settling = Settling(halves, decisions, given_up, self._endings, past, desk)
         self._move = HalfMove(self._board, halves, decisions, self._endings, given_up)
         self._checks = Checks(self._board, halves, decisions, self._endings, given_up, desk)
+        self._latecomers = Latecomers(halves, self._endings, past, self._checks.give_up)
         self._parts = (halves, decisions, given_up)
 
     # ----------------------------------------------------------------------------- what is there
@@ -206,6 +211,7 @@ class TxnChecker(OutletAgent):
         for decision in restart.unfinished(*self._parts):
             if self._endings.decide(decision, now_ms):
                 self._decisions.owe(decision, restart.scanned_from)
+        self._kin.enter(self._endings.deciding())
         asked, self._asked_before = self._asked_before, []
         for session, request in asked:
             self._hear(session, request, now_ms)
@@ -225,6 +231,7 @@ class TxnChecker(OutletAgent):
         self._halves.forget_aliases(self._given_up.unsettled)
         read = self._halves.read(now_ns, now_ms)
         if read:
+            self._kin.enter(self._endings.deciding())
             self._checks.came(now_ns)
         read += self._given_up.read()
         if not read:
@@ -233,6 +240,15 @@ class TxnChecker(OutletAgent):
         if not self._decisions.waits:
             self._drop_maps()
         return read
+
+    def _read_now(self) -> None:
+        """Know all halves that the half queue has."""
+        while self._read(self._clock.monotonic_ns(), self._clock.wall_ms()):
+            pass
+
+    @property
+    def _is_searching(self) -> bool:
+        return len(self._past) > 0 or self._latecomers.is_searching
 
     def _drop_maps(self) -> None:
         """Maps count as our memory; what is needed of them is mapped again."""
@@ -282,7 +298,9 @@ class TxnChecker(OutletAgent):
         found = self._past.step()
         if found is not None:
             session, request, outcome = found
-            if outcome is not MISSING:
+            if isinstance(request, Follow):
+                self._latecomers.found(request, outcome)
+            elif outcome is not MISSING:
                 self._hear(session, request, now_ms)
             elif isinstance(request, wire.End):
                 self._endings.refuse_unknown(session, request)
@@ -368,6 +386,8 @@ class TxnChecker(OutletAgent):
 
     def _settled(self, decision: Decision) -> None:
         self._endings.settled(decision)
+        if decision.error:
+            self._latecomers.heed(decision, self._clock.monotonic_ns())
         if decision.copies is not None and self._settling.settled(decision):
             self._checks.came(self._clock.monotonic_ns())
 
@@ -381,7 +401,7 @@ class TxnChecker(OutletAgent):
             waits = self._restart is None or self._restart.waits
             return LOOK_NS if waits else 0
         answers_ns = self._decisions.arm(now_ns)
-        if not answers_ns or not self._desk.arm() or len(self._past):
+        if not answers_ns or not self._desk.arm() or self._is_searching:
             return 0
         sleep_ns = min(
             IDLE_NS, answers_ns, self._read_ns - now_ns, self._checks.next_ns - now_ns,

@@ -17,11 +17,13 @@ from gantrymq.shm.properties import GANTRY_TX
 from gantrymq.shm.transactionwire import GIVEN_UP
 from gantrymq.workers.transactions import records as transactionnotes
 from gantrymq.workers.transactions.decision import Decision
+from gantrymq.workers.transactions.table import SUSPECT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gantrymq.shm.board import Board
+    from gantrymq.workers.transactions.decision import Half
     from gantrymq.workers.transactions.decisions import Decisions
     from gantrymq.workers.transactions.desk import Desk
     from gantrymq.workers.transactions.endings import Endings
@@ -68,6 +70,7 @@ class Checks:
         self._endings = endings
         self._given_up = given_up
         self._desk = desk
+        self._kin = endings.kin
         self.next_ns = 0
         self._giving_up: dict[int, tuple[str, int]] = {}  # on its way: group and checks
 
@@ -79,7 +82,8 @@ class Checks:
             self.next_ns = now_ns + 1000 * S_NS  # `came` says when there are some
             return 0
         rows = self._halves.table.rows
-        all_due = np.flatnonzero((rows["next_ns"] <= now_ns) & (rows["live"] != 0))
+        is_due = (rows["next_ns"] <= now_ns) & (rows["live"] != 0) & (rows["kin"] != SUSPECT)
+        all_due = np.flatnonzero(is_due)
         due = all_due[:DUE_MAX]
         asked: dict[int, int] = {}
         left = self._put_off(due, now_ns, now_ms, times)
@@ -118,7 +122,7 @@ class Checks:
     def _first_ns(self, now_ns: int) -> int:
         """When the first of all is due; no sooner than a small part of the time is spent on it."""
         rows = self._halves.table.rows
-        alive = rows["next_ns"][rows["live"] != 0]
+        alive = rows["next_ns"][(rows["live"] != 0) & (rows["kin"] != SUSPECT)]
         first = int(alive.min()) if len(alive) else now_ns + S_NS
         return max(first, now_ns + PASS_NS * (1 + len(rows) // ROWS_PER_PASS))
 
@@ -144,6 +148,9 @@ class Checks:
         check = wire.Check(position, size, offset, self._transaction(position, size))
         if position < self._board.word(layout.BOARD_LOW):
             return  # likewise, perhaps while it was read: retention says so before it begins
+        if self._kin.outcome(check.tx) is not None:
+            self._kin.suspect([offset])
+            return
         if not self._desk.ask(session, check):
             row["next_ns"] = now_ns + AGAIN_NS
             return
@@ -160,11 +167,30 @@ class Checks:
         return data[start + len(_TX) : start + len(_TX) + 32].decode("ascii", "replace")
 
     def _give_up(self, index: int, now_ms: int) -> None:
+        """Give a half's transaction up: its first open half before all others."""
         row = self._halves.table.rows[index]
-        position, group = int(row["position"]), self._halves.table.group_names[row["group"]]
-        decision = self._given_up.give_up(position, int(row["offset"]))
-        if decision is not None and self._endings.decide(decision, now_ms):
-            self._giving_up[position] = group, int(row["checks"])
+        half = int(row["position"]), int(row["offset"])
+        tx = self._kin.transaction(half)
+        if self._kin.outcome(tx) is not None:
+            self._kin.suspect([half[1]])
+            return
+        first = min([half, *self._kin.others(tx, [half])], key=lambda one: one[1])
+        if not self._endings.is_flying(first[0]):
+            self.give_up(first, tx, now_ms)
+
+    def give_up(self, half: Half, tx: str, now_ms: int) -> bool:
+        """Park a half of a transaction, which others follow; False if it cannot be."""
+        index = self._halves.table.find(half[1])
+        decision = self._given_up.give_up(*half) if index >= 0 else None
+        if decision is None:
+            return False
+        decision.tx = tx
+        row = self._halves.table.rows[index]
+        told = self._halves.table.group_names[row["group"]], int(row["checks"])
+        if not self._endings.decide(decision, now_ms):
+            return False
+        self._giving_up[half[0]] = told
+        return True
 
     def goes_on(self, decision: Decision, now_ms: int) -> bool:
         """Heed a copy that is in the log, or its error; whether the op record follows.
@@ -179,7 +205,10 @@ class Checks:
         if decision.error:
             return False
         durable = bool(self._decisions.durables)  # some topic's, perhaps not this half's
-        done = Decision(GIVEN_UP, [half], decision.asked, copies=[], durable=durable)
+        done = Decision(
+            GIVEN_UP, [half], decision.asked, copies=[], durable=durable, tx=decision.tx
+        )  # fmt: skip
+        self._kin.suspect(other[1] for other in self._kin.others(decision.tx, [half]))
         self._decisions.owe(done, decision.end)
         self._endings.keep(half, done)
         self._endings.decide(done, now_ms)

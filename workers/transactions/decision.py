@@ -27,6 +27,7 @@ class Decision:
     place: Half | None = None  # of that copy, once it is in the log
     named: bool = True  # whether an op record is to name the halves
     own: bool = False  # the first of `asked` has asked for it, the others wait for it
+    tx: str = ""  # of this transaction, all that is open of it; "": of none, or of many
     given_up: int = -1  # position of a half, given up before, that an operator settles by it
     durable: bool = False
     staged: int = 0  # halves or copies that were put

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.shm import transactionwire as wire
 from gantrymq.shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNKNOWN, Ended
 from gantrymq.workers.transactions.decision import MOVED, Decision
+from gantrymq.workers.transactions.kin import DECIDING
 from gantrymq.workers.transactions.staging import LATER
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from gantrymq.workers.transactions.desk import Desk
     from gantrymq.workers.transactions.ends import Ends
     from gantrymq.workers.transactions.halves import Halves
+    from gantrymq.workers.transactions.kin import Kin
     from gantrymq.workers.transactions.pastdecisions import PastDecisions
 
 TEXTS: Final = {
@@ -31,9 +33,10 @@ class Endings:
     """Handles END requests and the answers to them."""
 
     def __init__(
-        self, halves: Halves, decisions: Decisions, past: PastDecisions, desk: Desk
+        self, halves: Halves, decisions: Decisions, past: PastDecisions, desk: Desk, kin: Kin
     ) -> None:
         self._halves = halves
+        self.kin = kin
         self._decisions = decisions
         self._past = past
         self._desk = desk
@@ -63,12 +66,27 @@ class Endings:
         if seen and seen != wanted:
             self._refuse(session, request, seen, DECIDED)
         elif todo:
-            asked: list[Asked] = [(session, request.serial, request)]
-            decision = Decision(wanted, list(todo), asked, own=True)
-            if not self._stage(decision, request.group, request.tx, now_ms):
-                self._fail(session, request, decision.error)
+            self._end_all(session, request, list(todo), now_ms)
         else:
             self._desk.tell(session, Ended(request.serial, seen))
+
+    def _end_all(self, session: int, request: wire.End, halves: list[Half], now_ms: int) -> None:
+        """Decide halves and all else that is open of their transaction, as it was before if so."""
+        tx = request.tx or self.kin.transaction(halves[0])
+        wanted = COMMITTED if request.commit else ROLLED_BACK
+        said = self.kin.outcome(tx)
+        if said and said != wanted:
+            self._refuse(session, request, said, DECIDED)
+            return
+        rest = [] if said is not None else self.kin.others(tx, halves, request.group)
+        is_unsure = said is None and self.kin.waits(halves)
+        if said == DECIDING or is_unsure or any(half[0] in self._flying for half in rest):
+            self._again.append((session, request))
+            return
+        asked: list[Asked] = [(session, request.serial, request)]
+        decision = Decision(wanted, [*halves, *rest], asked, own=True, tx=tx)
+        if not self._stage(decision, request.group, request.tx, now_ms):
+            self._fail(session, request, decision.error)
 
     def _waits_for(self, session: int, request: wire.End, position: int, offset: int) -> bool:
         """Whether a half is being decided for somebody, or was before what is remembered."""
@@ -87,8 +105,10 @@ class Endings:
         if error and error is not LATER:
             decision.error = error
             self.forget(decision)
+            self.kin.failed(decision.tx)
             self._decisions.disown(decision)
             return False
+        self.kin.begin(decision.tx)
         self._flying.update(dict.fromkeys(decision.positions, decision))
         for _position, offset in decision.halves:
             self._halves.take(offset)
@@ -127,6 +147,14 @@ class Endings:
     def is_flying(self, position: int) -> bool:
         """Whether a half is being decided."""
         return position in self._flying
+
+    def is_moving(self, position: int) -> bool:
+        """Whether a half is on its way, and stays undecided."""
+        return self._flying[position].outcome == MOVED
+
+    def deciding(self) -> list[int]:
+        """Positions of all halves that are being decided."""
+        return [position for position, one in self._flying.items() if one.outcome != MOVED]
 
     def forget(self, decision: Decision) -> None:
         """It is no longer on its way."""
@@ -171,6 +199,11 @@ class Endings:
             return
         if not decision.error:
             self._halves.decided(decision)
+            self.kin.decided(decision.tx, decision.outcome)
+        elif decision.begun_at < 0:
+            self.kin.failed(decision.tx)
+        else:  # some of it is in the log
+            self.kin.decided(decision.tx, decision.outcome)
         for number, (session, serial, request) in enumerate(decision.asked):
             if not isinstance(request, wire.End):
                 continue

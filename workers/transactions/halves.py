@@ -68,6 +68,7 @@ class Halves:
         self._aliases_max = ALIASES_MIN
         #: Queue offset of such a one that is not read yet -> checks, and when the next one is.
         self._carried: dict[int, tuple[int, int]] = {}
+        self.unread: dict[int, int] = {}  # and its position
         self._board = board
         self._views = views
         self._window = window
@@ -251,6 +252,7 @@ class Halves:
             rows = self.rows_of(chosen, now_ns, now_ms)
             self.table.add(rows)
         self.next = first + len(offsets)
+        self.unread = {at: place for at, place in self.unread.items() if at >= self.next}
         self._forget_taken(first)
         self.done = {offset for offset in self.done if offset >= self.next}
         return len(offsets)
@@ -288,7 +290,7 @@ class Halves:
             ("tx", halfrows.TX_HASH), ("key", halfrows.KEY_HASH),
         ):  # fmt: skip
             rows[name] = found[:, column]
-        rows["live"] = 1
+        rows["live"], rows["kin"] = 1, found[:, halfrows.IS_LATER]
         immune_ms = np.maximum(1000 * found[:, halfrows.IMMUNE_S], self._timeout_ms)
         wait_ms = np.clip(rows["stored_ms"] + immune_ms - now_ms, 0, immune_ms)
         rows["next_ns"] = now_ns + wait_ms * MS
@@ -354,6 +356,7 @@ class Halves:
             rows["checks"][newer], rows["next_ns"][newer] = checks, next_ns
         else:
             self._carried[place[1]] = checks, next_ns
+            self.unread[place[1]] = place[0]
         return checks
 
     # ---------------------------------------------------------------------------------- op queue

@@ -5,20 +5,41 @@ Tables have hashes of both, which tell most apart; what is alike by its hash is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from gantrymq.shm.kernels.halfform import ID_DIGITS
+from gantrymq.shm.kernels.halfrows import HASH_PRIME, HASH_SEED
 from gantrymq.shm.properties import GANTRY_TX
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gantrymq.workers.logwindow import LogWindow
 
-#: Hex digits of a transaction's id in GANTRY_TX; its number in it follows.
-ID_DIGITS: Final = 32
+_LOW, _63_BITS = 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF
 
 
 def transaction_at(window: LogWindow, position: int) -> str:
     """Id of the transaction of the half there; "" if it has none, or cannot be read."""
     return _property_at(window, position, GANTRY_TX)[:ID_DIGITS]
+
+
+def transaction_of(properties: Mapping[str, str]) -> str:
+    """The same of a half's properties, or of those that its copy has kept."""
+    return properties.get(GANTRY_TX, "")[:ID_DIGITS]
+
+
+def is_first_at(window: LogWindow, position: int) -> bool:
+    """Whether the half there is number 1 of its transaction, or of none."""
+    return _property_at(window, position, GANTRY_TX)[ID_DIGITS:].split(",")[1:2] in ([], ["1"])
+
+
+def hash_of(transaction: str) -> int:
+    """What tables have of a transaction's id (shm/kernels/halfrows.py)."""
+    value = HASH_SEED if transaction else 0
+    for byte in transaction.encode()[:ID_DIGITS]:
+        value = (((value & _LOW) ^ byte) * HASH_PRIME + (value >> 32)) & _63_BITS
+    return value
 
 
 def unique_at(window: LogWindow, position: int) -> str:

@@ -40,10 +40,25 @@ OPS_MAX: Final = 4096
 MISSING: Final = "missing"
 
 
+#: Who asks for a half that came late: no session.
+NOBODY: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """How was a transaction decided? Not asked by any session."""
+
+    tx: str
+    serial: int = 0
+
+
+Request = End | Settle | Follow
+
+
 @dataclass(slots=True)
 class _Search:
     session: int
-    request: End | Settle
+    request: Request
     position: int
     offset: int
     op: int = -1  # where in the op queue to go on
@@ -77,18 +92,23 @@ class PastDecisions:
         if self._desk.search_for(session, 1):
             self._searches.append(_Search(session, request, position, offset))
 
+    def follow(self, request: Follow, position: int, offset: int) -> None:
+        """Look for what became of a half, for others of its transaction that came late."""
+        self._searches.append(_Search(NOBODY, request, position, offset))
+
     def lost(self) -> list[tuple[int, object]]:
         """Who waits for what is to be found: it is all learned anew."""
-        for search in self._searches:
+        asked = [search for search in self._searches if search.session != NOBODY]
+        for search in asked:
             self._desk.search_for(search.session, -1)
-        return [(search.session, search.request) for search in self._searches]
+        return [(search.session, search.request) for search in asked]
 
-    def step(self) -> tuple[int, End | Settle, str] | None:
+    def step(self) -> tuple[int, Request, str] | None:
         """Look a little further; a request with what was found of its half, or MISSING."""
         if not self._searches:
             return None
         search = self._searches.popleft()
-        if not self._desk.search_for(search.session, 0):
+        if search.session != NOBODY and not self._desk.search_for(search.session, 0):
             return None
         self._hand.take(search.session, search.request.serial)
         found = self._look(search)

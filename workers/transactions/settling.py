@@ -7,7 +7,7 @@ answer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm import transactionwire as wire
 from gantrymq.shm.properties import HALF_TOPIC
@@ -17,6 +17,8 @@ from gantrymq.workers.transactions import records as transactionnotes
 from gantrymq.workers.transactions.decision import Decision
 from gantrymq.workers.transactions.delayedcommit import commit_copy, copy_of
 from gantrymq.workers.transactions.firstplace import from_now
+from gantrymq.workers.transactions.identity import transaction_of
+from gantrymq.workers.transactions.kin import DECIDING
 
 if TYPE_CHECKING:
     from gantrymq.shm.record import Record
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
     from gantrymq.workers.transactions.pastdecisions import PastDecisions
 
 
+#: What an operator may not ask for once a transaction has an outcome.
+OTHERWISE: Final = {wire.COMMITTED: wire.ROLLBACK, wire.ROLLED_BACK: wire.COMMIT}
+BEING_DECIDED: Final = "it is being decided: look again"
+
+
 @dataclass(slots=True)
 class _Asked:
     """A settlement on its way: nobody may ask otherwise before it is in the log."""
@@ -37,6 +44,7 @@ class _Asked:
     position: int
     action: str
     was_open: bool  # not given up yet
+    tx: str  # id of its transaction
 
 
 class Settling:
@@ -57,6 +65,7 @@ class Settling:
         self._endings = endings
         self._past = past
         self._desk = desk
+        self._kin = endings.kin
 
     def settle(self, session: int, request: Settle, now_ms: int) -> None:
         """Take a request; it is answered when what it wants is in the log."""
@@ -64,7 +73,7 @@ class Settling:
         if request.action not in wire.OUTCOMES:
             self._refuse(session, request, wire.NOT_A_HALF, f"no action {request.action!r}")
         elif self._endings.is_flying(position):
-            self._refuse(session, request, wire.DECIDED, "it is being decided: look again")
+            self._refuse(session, request, wire.DECIDED, BEING_DECIDED)
         elif position in self._given_up.unsettled:
             self._settle_given_up(session, request, position, now_ms)
         elif (index := self._halves.table.at_position(position)) >= 0:
@@ -77,13 +86,15 @@ class Settling:
         if outcome == wire.OUTCOMES[request.action]:
             self._desk.tell(session, Settled(request.serial, outcome))
         elif outcome:
-            text = f"the transaction is {outcome.replace('_', ' ')} already"
-            notice = Settled(request.serial, outcome, wire.DECIDED, text)
-            self._desk.tell(session, notice)
+            self._refuse_otherwise(session, request, outcome)
         elif (half := self._half_at(position)) is not None:
             self._past.ask(session, request, *half)  # of a life before, or long ago
         else:
             self.refuse_unknown(session, request)
+
+    def _refuse_otherwise(self, session: int, request: Settle, outcome: str) -> None:
+        text = f"the transaction is {outcome.replace('_', ' ')} already"
+        self._desk.tell(session, Settled(request.serial, outcome, wire.DECIDED, text))
 
     def _half_at(self, position: int) -> Half | None:
         record = self._decisions.window.record(position)
@@ -98,22 +109,35 @@ class Settling:
     def _settle_open(self, session: int, request: Settle, index: int, now_ms: int) -> None:
         row = self._halves.table.rows[index]
         half = int(row["position"]), int(row["offset"])
+        tx = self._kin.transaction(half)
+        halves = [half, *self._kin.others(tx, [half])]
+        is_deciding = any(self._endings.is_flying(one[0]) for one in halves)
+        if is_deciding or self._kin.waits([half]) or self._kin.outcome(tx) == DECIDING:
+            self._refuse(session, request, wire.DECIDED, BEING_DECIDED)
+            return
         decision = Decision("", [], [], copies=[], named=False)
         if request.action != wire.RECHECK:
-            decision = Decision(wire.OUTCOMES[request.action], [half], [], copies=[])
+            decision = Decision(wire.OUTCOMES[request.action], halves, [], copies=[], tx=tx)
         if request.action == wire.COMMIT:
-            copy = self._decisions.copy_again(half, now_ms)
-            if copy is None:
+            copies = [self._decisions.copy_again(one, now_ms) for one in halves]
+            if None in copies:
                 self._refuse(session, request, wire.UNSTORABLE, "its topic is gone")
                 return
-            decision.copies = [copy]
-        self._decide(session, request, half[0], decision, now_ms)
+            decision.copies = [copy for copy in copies if copy is not None]
+        self._decide(session, request, half[0], decision, tx, now_ms)
 
     def _settle_given_up(self, session: int, request: Settle, position: int, now_ms: int) -> None:
         _offset, parked, _size = self._given_up.unsettled[position]
         record = self._decisions.window.record(parked)
         if record is None:
             self._refuse(session, request, wire.UNKNOWN, "its record cannot be read")
+            return
+        tx = transaction_of(record.property_map())
+        said = self._kin.outcome(tx) or ""
+        is_otherwise = request.action == OTHERWISE.get(said)
+        # What cannot be committed with the others may be taken back.
+        if is_otherwise and self._copy(record, position, wire.COMMIT, now_ms) is not None:
+            self._refuse_otherwise(session, request, said)
             return
         copies: list[Copy] = []
         if request.action != wire.ROLLBACK:
@@ -125,7 +149,7 @@ class Settling:
         decision = Decision("", [], [], copies=copies, named=False, given_up=position)
         if request.action == wire.RECHECK:
             decision.tells = 0
-        self._decide(session, request, position, decision, now_ms)
+        self._decide(session, request, position, decision, tx, now_ms)
 
     def _copy(self, record: Record, position: int, action: str, now_ms: int) -> Copy | None:
         slots, named = self._decisions.slots, record.property_map()
@@ -137,14 +161,18 @@ class Settling:
         return commit_copy(record, *aim)._replace(origin=origin_field(position)) if aim else None
 
     def _decide(
-        self, session: int, request: Settle, position: int, decision: Decision, now_ms: int
-    ) -> None:
+        self, session: int, request: Settle, position: int, decision: Decision, tx: str,
+        now_ms: int,
+    ) -> None:  # fmt: skip
         """Put what a settlement stores, and with it the record of who wanted it."""
         slots = self._decisions.slots
-        note = transactionnotes.settled(slots, position, request.action, request.who, now_ms)
-        decision.copies = [*(decision.copies or ()), note]
+        notes = [
+            transactionnotes.settled(slots, at, request.action, request.who, now_ms)
+            for at in (decision.positions or [position])
+        ]
+        decision.copies = [*(decision.copies or ()), *notes]
         decision.durable = True  # whatever the topic's level: it is an operator's word
-        asked = _Asked(position, request.action, decision.given_up < 0)
+        asked = _Asked(position, request.action, decision.given_up < 0, tx)
         decision.asked = [(session, request.serial, asked)]
         if not self._endings.decide(decision, now_ms):
             self._refuse(session, request, decision.error, "its message cannot be stored")
@@ -163,6 +191,9 @@ class Settling:
                 self._given_up.is_settled(asked.position, decision.end)
                 if decision.place is not None:  # of the half that is checked anew
                     self._halves.aliases[asked.position] = decision.place
+                    self._kin.reopened(asked.tx)
+                else:
+                    self._kin.decided(asked.tx, outcome)
             if asked.action != wire.RECHECK:
                 self._halves.remember(asked.position, outcome)
             elif (index := self._halves.table.at_position(asked.position)) >= 0:

@@ -119,7 +119,8 @@ class Staging:
             return self._stage_copies(decision)
         if not decision.staged:
             decision.decided_ms = now_ms
-        rows, halves = self._rows_view, decision.halves
+        halves = decision.halves
+        rows = self._rows_for(len(halves))
         at = 0
         for position, offset in halves:
             rows[at], rows[at + 1] = position, offset
@@ -137,6 +138,13 @@ class Staging:
             if not self.may_go_in_parts and not self._have_room(count):
                 return LATER
         return self._put(decision)
+
+    def _rows_for(self, count: int) -> memoryview[int]:
+        """Rows of halves, with room for so many."""
+        if halfform.HALF_WORDS * count > len(self._rows):
+            self._rows = np.zeros(2 * halfform.HALF_WORDS * count, np.int64)
+            self._rows_view = self._rows.data
+        return self._rows_view
 
     def _have_room(self, count: int) -> bool:
         """Whether the copies of halves that were looked at fit into the ring, and their op record.

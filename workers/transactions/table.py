@@ -20,9 +20,13 @@ ROW: Final = np.dtype(
         ("tx", "i8"),  # hash of the transaction's id
         ("key", "i8"),  # hash of UNIQ_KEY
         ("group", "i4"),  # number of the producer group
-        ("live", "i4"),  # 0: decided, and to be dropped
+        ("live", "i2"),  # 0: decided, and to be dropped
+        ("kin", "i2"),  # ALONE, LATER, SUSPECT
     ]
 )
+#: What a row is in its transaction: its first half, a later one, or a later one of which it is not
+#: known whether the transaction was decided before it came.
+ALONE, LATER, SUSPECT = range(3)
 #: Rows as bytes: these are copied at once, and not field by field.
 _WHOLE: Final = np.dtype((np.void, ROW.itemsize))
 FIRST_ROOM: Final = 256
