@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd import config, lock, temporaryhome
+from gantrymq.brokerd.backupplace import require_free, require_outside
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.epoch import STORE_FILE, settle_sizes
 from gantrymq.brokerd.synctree import rename_durably
@@ -73,13 +74,13 @@ class Copied:
 def backup(home: Path, destination: Path, progress: Progress | None = None) -> Copied:
     """Copy the store of `home`; `destination` becomes a home of its own.
 
-    It must not exist. Until all is there and synced it is called `<destination>.partial`, which a
-    later call replaces if it is what an earlier one has left. Raises Rejected, StoreFailed,
-    Timeout, OSError.
+    It must not exist, nor lie in a store. Until all is there and synced it is called
+    `<destination>.partial`, which is removed if the copy fails; what a killed one has left, the
+    next call replaces. Raises Rejected, StoreFailed, Timeout, OSError.
     """
     source = store_of(home)
-    if destination.exists():
-        raise Rejected(f"{destination} is there already: name a new directory")
+    require_outside(home, destination)
+    require_free(destination)
     if not source.is_dir():
         raise Rejected(f"there is no store at {source}")
     partial = destination.with_name(destination.name + ".partial")
@@ -88,9 +89,9 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
         raise Rejected(f"{partial} is there, and no back-up that was broken off: remove it first")
     partial.mkdir(mode=0o700, parents=True)
     temporaryhome.claim(partial, _WORD)
-    store_of(partial).mkdir(mode=0o700)
     run = _Run(PosixStorage(str(source)), PosixStorage(str(store_of(partial))), progress)
     try:
+        store_of(partial).mkdir(mode=0o700)
         low, durable, segments = _copy(home, run)
         if (home / config.FILE_NAME).exists():
             ownfiles.replace_whole(
@@ -98,10 +99,10 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
             )
         rename_durably(partial, destination)
         (destination / temporaryhome.MARKER).unlink()
-    except OSError as error:
-        if not is_disk_full(error):
-            raise
+    except BaseException as error:
         temporaryhome.remove(partial, _WORD)
+        if not (isinstance(error, OSError) and is_disk_full(error)):
+            raise
         raise DiskFull(
             f"no room for the back-up at {destination}: the disk was full after {run.bytes} bytes,"
             " and nothing is left of it; name a directory on another one"
@@ -163,11 +164,15 @@ class _Run:
         return low, last.durable, segments
 
     def _copy_config(self) -> None:
-        """Files that parse; of one that is being written its backup counts, or the next look."""
+        """Files that parse; of one that is being written its backup counts, or the next look.
+
+        Brokers have no folders there: one that somebody has made is not their truth.
+        """
         self._target.make_directory(_CONFIG)
         for name in self._source.list(_CONFIG):
-            if not name.endswith(BACKUP_SUFFIX):
-                self._put(f"{_CONFIG}/{name}", self._read_whole(f"{_CONFIG}/{name}"))
+            path = f"{_CONFIG}/{name}"
+            if not name.endswith(BACKUP_SUFFIX) and not self._source.is_directory(path):
+                self._put(path, self._read_whole(path))
 
     def _read_whole(self, path: str) -> bytes:
         for _ in range(_LOOKS):

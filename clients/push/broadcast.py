@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -19,9 +21,21 @@ from gantrymq.clients.session import Session, now_ns
 from gantrymq.shm import groupwire
 from gantrymq.shm.errors import Corrupt, GroupIllegal, Incompatible
 from gantrymq.shm.groupwire import ConsumeFrom
+from gantrymq.shm.limits import RETRY_TOPIC_BYTES_MAX
 from gantrymq.shm.ownfiles import open_file, replace_whole
+from gantrymq.shm.valueranges import is_offset, is_small
 
 SAVE_NS: Final = 5_000_000_000
+#: Characters of a wrong value that are shown.
+_SHOWN: Final = 40
+#: A life of the broker as `save` writes it.
+_LIFE: Final = re.compile(r"[0-9a-f]{1,16}")
+#: What comes of a file that `save` has not written.
+_NO_OFFSETS: Final = (
+    ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError
+)  # fmt: skip
+
+log = logging.getLogger("gantrymq")
 
 
 class OffsetFile:
@@ -57,26 +71,37 @@ class OffsetFile:
         self._saved = (self.life, dict(self.offsets))
 
     def _text(self) -> bytes:
-        with os.fdopen(open_file(self.path, os.O_RDONLY), "rb") as file:
-            return file.read()
+        descriptor = open_file(self.path, os.O_RDONLY)
+        try:
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
 
     def _read(self) -> dict[MessageQueue, int]:
         try:
             content = json.loads(self._text())
-            self._store = str(content.get("store", ""))
-            self.life = int(content.get("life", "0"), 16)
+            store, life = content.get("store", ""), content.get("life", "0")
+            if not isinstance(store, str) or not _LIFE.fullmatch(life):
+                raise ValueError("no broker's store or life")
+            self._store, self.life = store, int(life, 16)
             return {
-                MessageQueue(topic, int(queue)): int(offset)
+                MessageQueue(_topic(topic), _queue_id(queue)): _offset(offset)
                 for topic, queues in content["offsets"].items()
                 for queue, offset in queues.items()
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corrupt(
-                f"{self.path} is no offset file: mend it, or remove it to begin anew",
-                path=str(self.path),
-            ) from error
+        except _NO_OFFSETS as error:
+            raise self.damaged(f"is no offset file ({error or type(error).__name__})") from error
+
+    def damaged(self, what: str) -> Corrupt:
+        """The error for a file that says what no consumer writes."""
+        return Corrupt(
+            f"{self.path} {what}: put it back from a back-up, or remove it: the consumer begins"
+            " anew then, by consume_from",
+            path=str(self.path),
+        )
 
     def require_store(self, store: str) -> None:
         """Raise Incompatible if the offsets are of a store with another id than this one."""
@@ -108,6 +133,29 @@ class OffsetFile:
             self._lock = -1
 
 
+def _topic(name: str) -> str:
+    """Raises ValueError for what `save` does not write."""
+    if not 0 < len(name.encode()) <= RETRY_TOPIC_BYTES_MAX:
+        raise ValueError(f"{name[:_SHOWN]!r} is no topic")
+    return name
+
+
+def _queue_id(text: str) -> int:
+    """Raises ValueError for what `save` does not write."""
+    value = int(text)
+    if not is_small(value) or str(value) != text:
+        raise ValueError(f"{text[:_SHOWN]!r} is no queue")
+    return value
+
+
+def _offset(value: object) -> int:
+    """Raises ValueError for what `save` does not write."""
+    if not is_offset(value):
+        raise ValueError(f"{str(value)[:_SHOWN]} is no offset")
+    assert isinstance(value, int)
+    return value
+
+
 class BroadcastMember(PushMember):
     """Has all queues, as if under leases that nobody else wants; `groups` is not asked."""
 
@@ -128,12 +176,10 @@ class BroadcastMember(PushMember):
     ) -> None:
         """Take all queues of the topics, from where the file has them.
 
-        A power cut may have shortened a queue. Once in each life of the broker the end counts that
-        recovery has left: others may have sent since, and that is not to be passed over.
+        Raises Incompatible, Corrupt.
         """
         self._file.require_store(self.session.store_id)
         board = self.session.board
-        is_known = self._file.life == board.epoch
         for slot in sorted(self.names):
             topic = board.topic(slot)
             assert topic is not None, "the supervisor has named it"
@@ -142,17 +188,39 @@ class BroadcastMember(PushMember):
                 queue = MessageQueue(topic.name, words["queue_id"])
                 low, high = words["min_offset"], words["max_offset"]
                 begin = {ConsumeFrom.FIRST_OFFSET: low, ConsumeFrom.LAST_OFFSET: high}
+                end = max(words["next_offset"], high)
                 offset = self._file.offsets.get(queue)
                 if offset is None:
                     offset = begin.get(consume_from, starts.get(number, high))
-                elif not is_known:
-                    offset = min(offset, words["recovered_end"])
-                end = max(words["next_offset"], high)
+                else:
+                    offset = self._judged(queue, offset, words["recovered_end"], end)
                 offset = self._file.offsets[queue] = min(max(offset, low), end)
                 self.assigned[number] = assigned = Assigned(number, queue, 0, offset)
                 self._open_window(assigned)
         self._file.life = board.epoch
         self.changed = True
+
+    def _judged(self, queue: MessageQueue, offset: int, recovered_end: int, end: int) -> int:
+        """Where a queue goes on whose offset the file has. Raises Corrupt.
+
+        A power cut may have shortened it. Once in each life of the broker the end counts that
+        recovery has left: others may have sent since, and that is not to be passed over. Within a
+        life no queue gets shorter, and an offset behind its end is damage.
+        """
+        if self._file.life != self.session.board.epoch:
+            if offset > recovered_end:
+                log.warning(
+                    "%s has offset %d in %s/%d, which the broker's start has found to end at %d:"
+                    " this consumer goes on there. After a power cut that is as it should be;"
+                    " otherwise the file is damaged, and older messages may have been passed over",
+                    self._file.path, offset, queue.topic, queue.queue_id, recovered_end,
+                )  # fmt: skip
+            return min(offset, recovered_end)
+        if offset > end:
+            raise self._file.damaged(
+                f"has offset {offset} in {queue.topic}/{queue.queue_id}, which ends at {end}"
+            )
+        return offset
 
     def _note(self) -> None:
         with self._handoff.lock:

@@ -66,8 +66,9 @@ def leased_twice() -> None:
     """A queue goes to the next member without waiting for the one before."""
     leases = Membership._leases
 
-    def impatient(membership: Membership, group: str) -> Any:  # noqa: ANN401
-        return {q: lease for q, lease in leases(membership, group).items() if not lease.revoking}
+    def impatient(membership: Membership, group: str, keys: Any) -> Any:  # noqa: ANN401
+        held = leases(membership, group, keys)
+        return {q: lease for q, lease in held.items() if not lease.revoking}
 
     put_over(Membership, "_leases", impatient)
     grown = Membership.grown

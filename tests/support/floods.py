@@ -61,6 +61,8 @@ EXCUSED = {
 #: A round puts so many messages, or asks so often.
 A_ROUND = 64
 LARGE = 1 << 20
+#: Topics of a wide Join.
+WIDE = 100
 
 Rounds = Generator[None]
 Flood = Callable[[Path], Rounds]
@@ -160,9 +162,11 @@ def _in_and_out(session: Session) -> Iterator[bytes]:
 
 
 def _wide_joins(session: Session) -> Iterator[bytes]:
-    """A member of all topics."""
-    topics = [topic.slot for topic in session.board.topics() if not topic.system]
-    return itertools.repeat(groupwire.encode(groupwire.Join(1, "wide", topics)))
+    """A member of many topics, which are new to each of its groups."""
+    topics = [session.open_topic(f"wide{number}").slot for number in range(WIDE)]
+    for number in itertools.count():
+        yield groupwire.encode(groupwire.Join(1, f"wide{number % A_ROUND}", topics))
+        yield groupwire.encode(groupwire.Leave(2))
 
 
 def _wide_commits(session: Session) -> Iterator[bytes]:

@@ -82,13 +82,15 @@ def memory_board(
     topics: Mapping[str, int], *, epoch: int = 1, segment_bytes: int = 1 << 20
 ) -> Board:
     """Make a board in plain memory with topics of so many queues."""
-    memory = memoryview(bytearray(layout.board_bytes(16, 256)))
+    topics_max = max(16, len(topics))
+    queues_max = QUEUES_PER_TOPIC * topics_max
+    memory = memoryview(bytearray(layout.board_bytes(topics_max, queues_max)))
     format_board(
         memory,
         epoch=epoch,
         boot_id=bytes(16),
-        topics_max=16,
-        queues_max=256,
+        topics_max=topics_max,
+        queues_max=queues_max,
         segment_bytes=segment_bytes,
         cq_bytes=20 * 1000,
         started_ms=0,

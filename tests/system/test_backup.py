@@ -156,6 +156,20 @@ def test_a_stopped_store_and_one_without_a_message(tmp_path: Path) -> None:
             assert again.stop()[0] == ExitCode.OK
 
 
+def test_a_folder_among_the_config_files_is_passed_over(tmp_path: Path) -> None:
+    """No broker has made it; the copy has all files."""
+    with Broker.temporary() as broker:
+        with Producer(broker.home) as producer:
+            producer.send("t", b"x")
+        (broker.home / "store" / "config" / "bk.partial").mkdir()
+        ran = command("store", "backup", broker.home / "store" / "bk", "--home", broker.home)
+        assert (ran.returncode, "Name a directory outside" in ran.stderr) == (ExitCode.USAGE, True)
+        backup(broker.home, tmp_path / "copy")
+    config = tmp_path / "copy" / "store" / "config"
+    assert (config / "topics.json").is_file()
+    assert not (config / "bk.partial").exists()
+
+
 def test_what_cannot_be_backed_up_is_refused(tmp_path: Path) -> None:
     with Broker.temporary() as broker:
         with Producer(broker.home) as producer:

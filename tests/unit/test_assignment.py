@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.shm import groupwire
-from gantrymq.workers.groups.assignment import assign, assign_average
+from gantrymq.workers.groups import assignment
+from gantrymq.workers.groups.assignment import outcome
 from tests.support.faults import FaultPlan
 from tests.support.groups_rig import Rig, only
+
+
+def assign(*given: Any) -> dict[int, int]:  # noqa: ANN401
+    return outcome(assignment.assign(*given))
+
+
+def assign_average(*given: Any) -> dict[int, int]:  # noqa: ANN401
+    return outcome(assignment.assign_average(*given))
 
 
 def test_a_newcomer_takes_only_what_is_due_to_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -10,18 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gantrymq.shm import groupwire
+from gantrymq.shm import groupwire, layout
 from gantrymq.shm.board import Board, TopicSlot
+from gantrymq.shm.configfile import TableText
+from gantrymq.shm.kernels.progress import note_progress, open_slot
 from gantrymq.workers.channel import FRAMES_MAX, SocketSessionTable
 from gantrymq.workers.groups import agent as groups_agent
 from gantrymq.workers.groups import membership
+from gantrymq.workers.groups.assignment import assign_average, outcome
 from gantrymq.workers.groups.ledger import open_ledger
+from gantrymq.workers.groups.ledgerentries import Entries
 from gantrymq.workers.groups.offsetfile import Exports, checksum_of, offsets_of, read_offsets
 from gantrymq.workers.groups.offsettext import OffsetText
-from gantrymq.workers.groups.progress import GroupProgress, Progress, without
+from gantrymq.workers.groups.progress import GroupProgress, Progress, QueueKey, without
 from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS, TimerBuckets
 from gantrymq.workers.scheduler.timerpool import ENTRY
-from tests.support.groups_rig import Rig, only
+from tests.support.groups_rig import Hand, Rig, only
 from tests.support.memory_sessions import grow_topic, memory_board
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
@@ -128,13 +133,13 @@ def test_a_topic_that_grows_concerns_its_subscribers_only() -> None:
     other.join("other", topics=(1,))
     third.join("third", topics=(1,))
     looked: list[str] = []
-    inside = rig.agent.membership._moves_of
+    inside = rig.agent.membership._plan
 
-    def noted(group: membership.Group) -> Iterator[membership.Move]:
+    def noted(group: membership.Group) -> Iterator[membership.Move | int]:
         looked.append(group.name)
         return inside(group)
 
-    rig.agent.membership._moves_of = noted  # type: ignore[method-assign]
+    rig.agent.membership._plan = noted  # type: ignore[method-assign]
     grow_topic(rig.board, 0, 4)
     other.join("other", topics=(1,))
     assert looked == ["other", "one"]
@@ -168,17 +173,14 @@ def test_a_reset_that_waits_looks_at_one_queue() -> None:
     hand.join()
     operator.say(groupwire.Reset(1, "g", dict.fromkeys(range(16), 0), patience_ms=3_600_000))
     looks: list[object] = []
-    queue = GroupProgress.queue
     progress = rig.agent.ledger.group("g")
 
-    class Counted(GroupProgress):
-        __slots__ = ()
-
-        def queue(self, key: Any) -> Progress:  # noqa: ANN401
+    class Counted(dict[QueueKey, Progress]):
+        def get(self, key: Any, default: Any = None) -> Any:  # noqa: ANN401
             looks.append(key)
-            return queue(self, key)
+            return super().get(key, default)
 
-    rig.agent.ledger.groups["g"] = Counted(progress.queues, progress.subscribed)
+    progress.queues = Counted(progress.queues)
     for _ in range(50):
         rig.agent.resets.work(rig.clock.monotonic_ns())
     assert len(looks) == 50
@@ -339,7 +341,7 @@ def test_groups_that_have_consumed_cost_nearly_nothing_where_there_is_no_room(
     asked: list[GroupProgress] = []
     works = GroupProgress.is_at_work
 
-    def counted(group: GroupProgress, topic: str = "") -> bool:
+    def counted(group: GroupProgress, topic: str | None = None) -> bool:
         asked.append(group)
         return works(group, topic)
 
@@ -347,3 +349,185 @@ def test_groups_that_have_consumed_cost_nearly_nothing_where_there_is_no_room(
     monkeypatch.setattr(rig.agent.removal, "_most", 1)
     assert "raise groups_max" in rig.agent.removal.make_room("one too many", now_ns=1)
     assert asked == []
+
+
+class Steps:
+    """What each duty cycle of `groups` does: entries of the ledger, queues that are looked at."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rig, self.count, self.worst = rig, 0, 0
+        for owner, name, weight in (
+            (
+                Entries,
+                "add_of",
+                lambda *given: len(given[5]["offset"]) if given[5:] and given[5] else 1,
+            ),
+            (membership.Topics, "key", lambda *_: 1),
+            (membership.Topics, "queue", lambda *_: 1),
+        ):
+            monkeypatch.setattr(owner, name, self._counted(getattr(owner, name), weight))
+
+    def _counted(self, works: Callable[..., Any], weight: Callable[..., int]) -> Any:  # noqa: ANN401
+        def counted(*given: Any) -> Any:  # noqa: ANN401
+            self.count += weight(*given)
+            return works(*given)
+
+        return counted
+
+    def settle(self, *hands: Hand) -> int:
+        """Until nothing is to do; how many steps the dearest cycle had."""
+        self.worst = 0
+        for _ in range(5000):
+            self.count = 0
+            done = self.rig.agent.do_work(self.rig.clock.monotonic_ns())
+            self.worst = max(self.worst, self.count)
+            if not done and not sum(len(hand.listen()) for hand in hands):
+                return self.worst
+        raise AssertionError("the agent never comes to rest")
+
+
+class WideRig(Rig):
+    """With room for a larger ledger."""
+
+    def open_agent(self) -> groups_agent.Groups:
+        self.disk.file_bytes_max = 8 << 20
+        return super().open_agent()
+
+
+#: Of the above in one cycle: some 10 ms, whatever one request names.
+STEPS_MAX = 4000
+WIDE = 400
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> tuple[Rig, Steps]:
+    """A board of many topics; WIDE of them with four queues are 1600 queues."""
+    rig = WideRig(None, **{f"m{number}": 4 for number in range(WIDE)})
+    return rig, Steps(rig, monkeypatch)
+
+
+def ask(hand: Hand, request: groupwire.Request) -> None:
+    assert hand.lane.put(groupwire.encode(request))
+
+
+def test_what_a_wide_member_asks_is_done_in_bounded_steps(wide: tuple[Rig, Steps]) -> None:
+    """Join, Commit, another's Join, Reset, Leave and death; others have their turn meanwhile."""
+    rig, steps = wide
+    topics = list(range(WIDE))
+    hands = [rig.attach() for _ in range(3)]
+    one, other, small = hands
+    ask(one, groupwire.Join(1, "wide", topics))
+    ask(small, groupwire.Join(1, "small", [0]))
+    rig.agent.do_work(rig.clock.monotonic_ns())
+    assert isinstance(small.listen()[-1], groupwire.Joined), "it does not wait for the wide one"
+    assert steps.settle(*hands) <= STEPS_MAX
+    assert len(one.leases) == 4 * WIDE
+    assert one.heard[-1:] == [groupwire.Joined(1)], "once all is granted"
+    nothing = dict.fromkeys(one.leases, 0)
+    ask(one, groupwire.Commit(2, one.leases, nothing))
+    assert steps.settle(*hands) <= STEPS_MAX
+    assert one.heard[-1] == groupwire.Committed(2, {})
+    ask(other, groupwire.Join(1, "wide", topics))
+    assert steps.settle(*hands) <= STEPS_MAX
+    assert len(one.revoked) == 2 * WIDE
+    ask(other, groupwire.Leave(2))
+    assert steps.settle(*hands) <= STEPS_MAX
+    rig.sessions.detach(one.number)
+    assert steps.settle(other, small) <= STEPS_MAX
+    assert rig.agent.ledger.holders() == {small.number}
+    ask(small, groupwire.Reset(3, "wide", nothing))
+    assert steps.settle(other, small) <= STEPS_MAX
+    assert only(small.heard, groupwire.WasReset).after == nothing
+
+
+def test_what_is_done_out_of_order_of_many_queues_is_noted_in_bounded_steps(
+    wide: tuple[Rig, Steps],
+) -> None:
+    """Each other message of each queue by words: for a Commit that waits, and at the end."""
+    rig, steps = wide
+    hand = rig.attach()
+    hand.join("wide", topics=tuple(range(WIDE)))
+    for number in (7, 8):
+        for slot, queue in enumerate(list(hand.leases)[:200]):
+            rig.fill(queue, 1000)
+            at = open_slot(hand.session.arena, slot, hand.leases[queue], queue, 0)
+            note_progress(hand.session.arena, at, 0, 400)
+            hand.session.arena[at + layout.PROGRESS_ACKED :][:64] = 0x55 << number % 2
+        if number == 7:
+            ask(hand, groupwire.Commit(number, hand.leases))
+        else:
+            rig.sessions.detach(hand.number)
+        assert steps.settle(hand) <= STEPS_MAX
+        done = rig.agent.ledger.group("wide").queue(("m7", 2)).done
+        assert len(done) == 200 if number == 7 else done == []
+    assert only(hand.heard, groupwire.Committed) == groupwire.Committed(7, {})
+    assert rig.agent.ledger.holders() == set()
+    left = rig.agent.ledger.group("wide").queue(("m7", 2))
+    assert left.committed == 400, "these and those before are all"
+
+
+def test_a_request_whose_agent_dies_amid_it_is_heard_again() -> None:
+    """It stays in the ring until it is through, over however many cycles that is."""
+    rig = WideRig(None, **{f"m{number}": 4 for number in range(WIDE)})
+    hand = rig.attach()
+    ask(hand, groupwire.Join(1, "wide", list(range(WIDE))))
+    for _ in range(3):
+        rig.agent.do_work(rig.clock.monotonic_ns())
+    assert 0 < len(rig.agent.ledger.group("wide").subscribed) < WIDE
+    rig.replace_agent()
+    for _ in range(20):
+        rig.settle()
+        hand.listen()
+    assert len(hand.leases) == 4 * WIDE
+    assert isinstance(hand.heard[-1], groupwire.Joined)
+
+
+def test_a_subscription_of_many_topics_formats_the_list_of_them_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not again for each topic: so it was quadratic."""
+    text = OffsetText()
+    put: list[str] = []
+    works = TableText.put
+
+    def counted(table: TableText, name: str, value: Any) -> None:  # noqa: ANN401
+        put.append(name)
+        works(table, name, value)
+
+    monkeypatch.setattr(TableText, "put", counted)
+    for number in range(100):
+        text.put((f"t{number}", "g"), {0: 1})
+    while text.settle():
+        pass
+    assert put.count("g") == 1
+    for number in range(99):
+        text.remove((f"t{number}", "g"))
+    assert json.loads(text.value()["groupTopicMap"])["g"] == ["t99"]
+    assert put.count("g") == 2
+
+
+def test_what_is_asked_of_one_topic_looks_at_its_queues_only() -> None:
+    """Whether a group is at work in it, where it begins, and forgetting it."""
+    group = GroupProgress({(f"t{number}", 0): Progress(committed=1) for number in range(100)})
+    seen: list[QueueKey] = []
+
+    class Noted(dict[QueueKey, Progress]):
+        def __getitem__(self, key: QueueKey) -> Progress:
+            seen.append(key)
+            return super().__getitem__(key)
+
+    group.queues = Noted(group.queues)
+    assert not group.is_at_work("t7")
+    assert [queue.committed for queue in group.queues_of("t7")] == [1]
+    assert group.among({"t7", "t8", "u"}) == {"t7", "t8"}
+    group.forget("t7")
+    assert set(seen) == {("t7", 0)}
+    assert len(group.queues) == len(group.topics()) == 99
+
+
+def test_average_shares_look_at_each_queue_once() -> None:
+    """Not at each member of each topic: of more members than queues the first have one each."""
+    members = {number: frozenset(range(50)) for number in range(500)}
+    steps = list(assign_average({topic: [topic] for topic in range(50)}, members))
+    assert sum(steps) == 100
+    assert set(outcome(assign_average({0: [7, 8]}, members)).items()) == {(7, 0), (8, 1)}

@@ -9,7 +9,6 @@ others wait for a cycle of that size at most.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -51,10 +50,12 @@ MINUTE_NS: Final = 60_000_000_000
 #: What requests of all sessions may cost in one cycle, and those of one; a unit is some 20 us.
 CYCLE_COST: Final = 256
 SESSION_COST: Final = 64
-#: A queue whose words say something new.
-COST_OF_WORDS: Final = 1 / 2
-#: Queues whose groups are balanced in one cycle.
+#: Queues that are looked at in one cycle to balance their groups (membership.COST_OF_MOVE).
 CYCLE_QUEUES: Final = 2048
+#: A queue whose start is fixed, or that is told again.
+COST_OF_START: Final = 1 / 2
+#: A request is broken off for the next cycle once it has cost so much in this one.
+STEP_COST: Final = 32
 #: The end of a session.
 COST_OF_END: Final = 8
 #: What one request costs at least.
@@ -116,7 +117,8 @@ class Groups:
         self._sessions = sessions
         self._writer_bell = writer_bell
         self._peers: dict[int, Peer] = {}  # whose turn it is comes first
-        self._leaving: deque[Peer] = deque()  # ended, and not all of their requests are taken
+        #: Ended or cut off: not all that they asked is taken, or that they held given back.
+        self._leaving: dict[int, Peer] = {}
         self._cost = 0.0  # of requests in this cycle
         self._taken = Taken()
         self._ends = Ends(sessions)
@@ -153,7 +155,7 @@ class Groups:
         self._careful = self._hand.is_careful(now_ns)
         done = self._hear_sessions() + self._let_leave()
         done += self.sendbacks.collect(now_ns)
-        self.missing.end(self._peers.keys(), now_ns)
+        self.missing.end(self._peers.keys() | self._leaving.keys(), now_ns)
         stopping = self._sessions.stopping()
         if self.ledger.waiting_bytes < WAITING_BYTES_MAX:
             done += self._serve_all(now_ns)
@@ -168,6 +170,7 @@ class Groups:
             self._ends.say()
             done += self.sendbacks.put(now_ns)
         done += sum(self._tell(peer, stored) for peer in list(self._peers.values()))
+        done += len(self._leaving)
         last = stopping and not done
         if stored:
             done += self._keep_durable(now_ns, last)
@@ -221,18 +224,18 @@ class Groups:
             self.membership.unsettle(session.session)
 
     def _detach(self, session: int) -> None:
-        peer = self._peers.pop(session, None)
+        peer = self._peers.pop(session, None) or self._leaving.get(session)
         if peer is None:
             self._ends.note(session)
             return
         peer.end()
-        self._leaving.append(peer)
+        self._leaving[session] = peer
 
     def _let_leave(self) -> int:
         """Sessions that have ended: what they had published counts, commits above all."""
         done, self._cost = 0, 0.0
         while self._leaving and self._cost < CYCLE_COST:
-            peer, session = self._leaving[0], self._leaving[0].session.session
+            session, peer = next(iter(self._leaving.items()))
             most = ONE_REQUEST if self._careful else CYCLE_COST
             done += 1 + sum(1 for _ in self._requests(peer, most))
             if self._careful and self._cost:
@@ -240,13 +243,21 @@ class Groups:
             self._cost += COST_OF_END
             if peer.has_more:
                 continue
-            self._leaving.popleft()
             if not peer.is_over:
                 self.sendbacks.end(session)
-                self._end(peer, failed=True)
-                self._forget(session)
-            self._ends.note(session)
+                self._begin_end(peer)
+                continue
+            del self._leaving[session]
+            if peer.ended:
+                self._ends.note(session)
         return done
+
+    def _begin_end(self, peer: Peer) -> None:
+        """Nothing of a session is heard any more; all that it has goes to others."""
+        peer.is_over, peer.serial = True, 0
+        peer.work = self._end(peer, failed=True)
+        self._leaving[peer.session.session] = peer
+        self._forget(peer.session.session)
 
     # ---------------------------------------------------------------------------------- requests
 
@@ -266,7 +277,8 @@ class Groups:
             return 0  # no room for answers, or for copies: its requests wait
         if self._careful:
             self._hand.take(peer.session.session)
-        self._cost += COST_OF_WORDS * self.reports.look(peer, now_ns)
+        if peer.work is None:
+            self._cost += self.reports.look(peer, now_ns)
         stuck = self.reports.stuck(peer, now_ns)
         if stuck is not None and self._report_stuck(peer, stuck):
             return 1
@@ -276,16 +288,18 @@ class Groups:
     def _requests(self, peer: Peer, most: float) -> Iterator[None]:
         """Handle requests of this cost; a broken ring or body ends the session."""
         number, end = 0, self._cost + most
-        while self._cost < end and peer.is_heard:
+        while self._cost < end and (peer.work is not None or peer.is_heard):
             number += 1
             if number % POLITE == 0:
                 give_way()  # reports may wait, and who shares our processor may not
             try:
-                body = peer.lane.take()
-                if body is None:
-                    return
-                self._taken.add(peer)
-                self._carry_out(peer, body)
+                if peer.work is None:
+                    body = peer.lane.take()
+                    if body is None:
+                        return
+                    self._taken.add(peer)
+                    self._carry_out(peer, body)
+                self._go_on(peer, end)
             except (BrokenLane, msgspec.DecodeError) as error:
                 self._cut_off(peer, f"groups lane: {error}")
                 return
@@ -307,8 +321,20 @@ class Groups:
             return
         if peer.ended and not isinstance(request, COUNTS_AT_END):
             return
+        peer.serial = serial
         self._hand.take(session, serial)
-        self._handle(peer, request)
+        peer.work = self._handle(peer, request)
+
+    def _go_on(self, peer: Peer, end: float) -> None:
+        """Go on with a request; what costs more than there is left waits for the next cycle."""
+        self._hand.take(peer.session.session, peer.serial)
+        least = self._cost + STEP_COST
+        for cost in peer.work or ():
+            self._cost += cost
+            if self._cost >= max(end, least):
+                break
+        else:
+            peer.work = None
         if not self._careful:
             self._hand.drop()
 
@@ -326,20 +352,18 @@ class Groups:
         mark_evicted(peer.session.arena)
         self._sessions.cut_off(peer.session.session, why)
         self._peers.pop(peer.session.session, None)
-        peer.is_over = True
-        self._end(peer, failed=True)
-        self._forget(peer.session.session)
+        self._begin_end(peer)
 
     def _forget(self, session: int) -> None:
         """What a session has asked and nobody waits for any more."""
         self.sendbacks.forget(session)
         self.resets.forget(session)
 
-    def _end(self, peer: Peer, *, failed: bool) -> None:
+    def _end(self, peer: Peer, *, failed: bool) -> Iterator[float]:
         """What a session's words say counts last, then it is a member no more."""
         if peer.believed:
-            self.reports.look(peer, self._clock.monotonic_ns(), final=True)
-        self.membership.leave(peer.session.session, failed=failed)
+            yield from self.reports.look_at_all(peer, self._clock.monotonic_ns())
+        yield from self.membership.leave(peer.session.session, failed=failed)
         self._filters.leave(peer.session.session)
 
     def _report_stuck(self, peer: Peer, queue: int) -> bool:
@@ -359,26 +383,32 @@ class Groups:
             self._cut_off(peer, "a started message is older than consume_timeout")
         return others
 
-    def _handle(self, peer: Peer, request: groupwire.AnyRequest) -> None:
+    def _handle(self, peer: Peer, request: groupwire.AnyRequest) -> Iterator[float] | None:
+        """Carry a request out, or return the steps in which that is to be done."""
+        now_ns = self._clock.monotonic_ns()
         match request:
             case groupwire.Join():
-                self._join(peer, request)
+                return self._join(peer, request)
             case groupwire.Commit():
-                self.reports.commit(peer, request, self._clock.monotonic_ns())
+                return self.reports.commit(peer, request, now_ns)
+            case groupwire.Leave():
+                return self._leave(peer, request)
             case groupwire.Released():
                 self.reports.release(peer, request)
             case groupwire.SendBack():
-                self.reports.look_for(peer, request, self._clock.monotonic_ns())
+                self.reports.look_for(peer, request, now_ns)
                 self.sendbacks.ask(peer.session.session, request)
             case groupwire.Failed():
-                self.reports.look(peer, self._clock.monotonic_ns())
+                self.reports.look(peer, now_ns)
                 self.reports.fail(peer, request)
             case groupwire.Reset() | groupwire.DeleteGroup():
                 self._operate(peer, request)
-            case groupwire.Leave():
-                self._end(peer, failed=False)
-                tell_left(self._sessions, peer.session.session)
-                peer.outbox.append(groupwire.Left(request.serial))
+        return None
+
+    def _leave(self, peer: Peer, request: groupwire.Leave) -> Iterator[float]:
+        yield from self._end(peer, failed=False)
+        tell_left(self._sessions, peer.session.session)
+        peer.outbox.append(groupwire.Left(request.serial))
 
     def _operate(self, peer: Peer, request: groupwire.Reset | groupwire.DeleteGroup) -> None:
         """What an operator asks for."""
@@ -401,7 +431,7 @@ class Groups:
         if session in self._peers:
             self._cut_off(self._peers[session], why)
 
-    def _join(self, peer: Peer, request: groupwire.Join) -> None:
+    def _join(self, peer: Peer, request: groupwire.Join) -> Iterator[float]:
         session = peer.session.session
         self.membership.topics.refresh()
         fault = fault_of(self.membership, session, request)
@@ -412,16 +442,18 @@ class Groups:
             text = fault[:FAULT_CHARACTERS]  # it may quote all that the request has room for
             peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", text))
             return
-        self.membership.join(session, request)
+        for looked_at in self.membership.join(session, request):
+            yield COST_OF_START * looked_at
         self._filters.join(session, request, self.membership.topics.by_slot)
         tell_joined(self._sessions, session, request, self.membership.topics)
         peer.joined.append(request.serial)
         for _group, key, lease in self.ledger.leases_of(session):
             queue = self.membership.topics.queue(key)
-            if queue is not None:
+            if queue is not None and self.membership.held(session, queue, lease.number):
                 # After a replacement both sides may have missed the last word: say it again.
                 lease.revoking = False
                 self._announce(peer, queue, request.group)
+                yield COST_OF_START
 
     # ----------------------------------------------------------------------------------- notices
 

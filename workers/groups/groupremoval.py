@@ -56,12 +56,9 @@ class Removal:
                 f" `gantrymq group describe {name}` shows them"
             )
         known = self._ledger.groups.get(name)
-        if (known is not None and known.is_at_work()) or self._is_reset(name):
+        if (known is not None and known.is_at_work()) or name in self._membership.blocked:
             return f"group {name!r} is at work, a failed message or a reset: try again in a moment"
         return ""
-
-    def _is_reset(self, name: str) -> bool:
-        return any(group == name for group, _queue in self._membership.blocked)
 
     def _drop(self, name: str) -> None:
         self._ledger.delete(name)

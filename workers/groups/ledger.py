@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from copy import deepcopy
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
@@ -72,10 +73,10 @@ class Ledger:
         """What is known of a group."""
         return self.groups.setdefault(name, GroupProgress())
 
-    def leases_of(self, session: int) -> list[tuple[str, QueueKey, Lease]]:
-        """Group, queue and lease of everything that a session holds."""
+    def leases_of(self, session: int, most: int | None = None) -> list[tuple[str, QueueKey, Lease]]:
+        """Group, queue and lease of everything that a session holds, or of the first so many."""
         found = []
-        for group, key in self._held.get(session, ()):
+        for group, key in islice(self._held.get(session, ()), most):
             lease = self.groups[group].queues[key].lease
             assert lease is not None, "leases are noted as they come and go"
             found.append((group, key, lease))
@@ -161,15 +162,21 @@ class Ledger:
         Returns names that some group keeps: a member holds a queue, or a copy is on its way.
         """
         kept: set[str] = set()
-        for name, group in self.groups.items():
-            for topic in names & group.topics():
-                if group.is_at_work(topic):
-                    kept.add(topic)
-                else:
-                    self._append_change(Kind.FORGOTTEN, name, (topic, 0), {})
-                    group.forget(topic)
+        for name in self.groups:
+            kept |= self.forget_topics_of(name, names)
         for entries in self._files():
             entries.drop_topics(names - kept)
+        return kept
+
+    def forget_topics_of(self, name: str, names: Set[str]) -> set[str]:
+        """The same of one group."""
+        group, kept = self.groups[name], set()
+        for topic in group.among(names):
+            if group.is_at_work(topic):
+                kept.add(topic)
+            else:
+                self._append_change(Kind.FORGOTTEN, name, (topic, 0), {})
+                group.forget(topic)
         return kept
 
     def delete(self, name: str) -> None:

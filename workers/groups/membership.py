@@ -5,22 +5,31 @@ Truth about offsets and leases is the ledger's; here is who is a member and what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
 
 from gantrymq.shm import layout
 from gantrymq.shm.board import Board, TopicSlot
 from gantrymq.shm.groupwire import AVERAGE, ConsumeFrom, Done, Failed, Join
 from gantrymq.shm.limits import DELIVERIES_MAX, PROGRESS_WINDOW
 from gantrymq.shm.properties import RETRY_PREFIX
-from gantrymq.workers.groups.assignment import assign, assign_average
+from gantrymq.workers.groups.assignment import STEP, assign, assign_average
 from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.progress import UNSET, Lease, Progress, QueueKey
 
 #: Ranges of what is done with out of order that are noted of one queue: a window of words has a
 #: quarter of these at most.
 DONE_MAX: Final = 2 * PROGRESS_WINDOW
+#: What it costs to end a lease, and each range of what is done with out of order.
+COST_OF_LEASE: Final = 1 / 2
+COST_OF_RANGE: Final = 1 / 8
+#: A queue that is granted or asked back costs as much as so many that are looked at.
+COST_OF_MOVE: Final = 8
+#: Queues of a group that are looked at before it is another group's turn.
+TURN_QUEUES: Final = 512
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -36,6 +45,7 @@ class Member:
     assignment: str = ""  # how queues are to be spread; "": not stated
     max_attempts: int = 0  # of a push consumer; 0: not stated
     orderly: bool = False
+    since: int = 0  # `Group.marked` when it had joined
 
 
 @dataclass(slots=True)
@@ -44,11 +54,8 @@ class Group:
 
     name: str
     members: dict[int, Member] = field(default_factory=dict)
-
-    @property
-    def is_averaged(self) -> bool:
-        """Whether its members have asked for RocketMQ's way of spreading queues."""
-        return any(member.assignment == AVERAGE for member in self.members.values())
+    marked: int = 0  # how often it was to be balanced anew
+    balanced: int = 0  # what `marked` was when the last balancing that is over began
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,30 +137,52 @@ class Membership:
         self.topics = Topics(board)
         self.groups: dict[str, Group] = {}
         self.group_of: dict[int, str] = {}
-        self._unbalanced: dict[str, None] = {}  # groups, in the order in which they became so
-        #: Queues that nobody is to have for now: their offsets are being reset.
-        self.blocked: set[tuple[str, int]] = set()
+        #: Groups that are to be balanced, whose turn it is first, and how far that is.
+        self._turns: dict[str, Iterator[Move | int] | None] = {}
+        #: Queues by group that nobody is to have for now: their offsets are being reset.
+        self.blocked: dict[str, set[int]] = {}
 
     # -------------------------------------------------------------------------- joining, leaving
 
-    def join(self, session: int, request: Join) -> None:
-        """Add or change a member, and fix where the group begins in topics new to it."""
+    def join(self, session: int, request: Join) -> Iterator[int]:
+        """Add or change a member, and fix where the group begins in topics new to it.
+
+        A generator: topics are many. It yields how many queues it has looked at since; until it is
+        through the session is a member that keeps what it holds and gets nothing.
+        """
         self.topics.refresh()
-        self.forget_gone()
+        if self.topics.gone and request.group in self.ledger.groups:
+            self.ledger.forget_topics_of(request.group, self.topics.gone)
         group = self.groups.setdefault(request.group, Group(request.group))
-        member = Member(session, frozenset(request.topics), request.consume_from)
-        member.digest, member.subscription = request.digest, request.subscription
-        member.assignment = request.assignment
-        member.max_attempts, member.orderly = request.max_attempts, request.orderly
-        if request.queues is not None:
-            offered = (queue for slot in member.topics for queue in self.topics.queues(slot))
-            member.chosen = frozenset(offered).intersection(request.queues)
-        group.members[session] = member
-        self.mark(group.name)
+        member = self._member(group, session, request)
+        group.members[session] = replace(member, chosen=self.held_by(session))
         self.group_of[session] = request.group
         for slot in sorted(member.topics):
             if not self.topics.by_slot[slot].deleted:
                 self._fix_start(group.name, slot, request)
+            yield 1 + len(self.topics.queues(slot))
+        if request.queues is not None:
+            offered = (queue for slot in member.topics for queue in self.topics.queues(slot))
+            member.chosen = frozenset(offered).intersection(request.queues)
+        self.mark(group.name)
+        member.since = group.marked
+        group.members[session] = member
+
+    def _member(self, group: Group, session: int, request: Join) -> Member:
+        topics = frozenset(request.topics)
+        first = next(iter(group.members.values()), None)
+        if first is not None and first.topics == topics:
+            topics = first.topics  # as a rule all share one set, which is looked at once for all
+        return Member(
+            session,
+            topics,
+            request.consume_from,
+            digest=request.digest,
+            subscription=request.subscription,
+            assignment=request.assignment,
+            max_attempts=request.max_attempts,
+            orderly=request.orderly,
+        )
 
     def restore_member(self, group: str, member: Member) -> None:
         """Take a holder of leases for a member until it says itself what it wants.
@@ -162,14 +191,7 @@ class Membership:
         meanwhile with another subscription than its lease was granted under is refused.
         """
         self.mark(group)
-        members = self.groups[group].members
-        known = members.get(member.session)
-        topics = member.topics | (known.topics if known else frozenset())
-        leases = self._leases(group).items()
-        held = frozenset(queue for queue, lease in leases if lease.session == member.session)
-        members[member.session] = Member(
-            member.session, topics, member.consume_from, held, member.digest
-        )
+        self.groups[group].members[member.session] = member
         self.group_of[member.session] = group
 
     def _fix_start(self, group: str, slot: int, request: Join) -> None:
@@ -178,10 +200,7 @@ class Membership:
         progress = self.ledger.group(group)
         if topic.name in progress.subscribed:
             return
-        known = any(
-            name == topic.name and queue.committed != UNSET
-            for (name, _), queue in progress.queues.items()
-        )
+        known = any(queue.committed != UNSET for queue in progress.queues_of(topic.name))
         for queue in self.topics.queues(slot):
             key = (topic.name, queue - topic.queue_base)
             if progress.queue(key).committed == UNSET:
@@ -210,20 +229,27 @@ class Membership:
         high = max(word(at + layout.QUEUE_MAX_OFFSET), word(at + layout.QUEUE_NEXT_OFFSET), low)
         return min(max(offset, low), high)
 
-    def leave(self, session: int, failed: bool) -> None:
-        """End a membership and all leases of the session; `failed` counts what it had started."""
+    def leave(self, session: int, failed: bool) -> Iterator[float]:
+        """End a membership and all leases of the session; `failed` counts what it had started.
+
+        A generator that yields what each lease has cost: a call that was broken off may be
+        followed by another.
+        """
         name = self.group_of.pop(session, None)
         if name is not None:
             self.groups[name].members.pop(session, None)
             self.mark(name)
-        for group, key, _lease in self.ledger.leases_of(session):
+        while leases := self.ledger.leases_of(session, 1):
+            group, key, _lease = leases[0]
+            ranges = len(self.ledger.group(group).queue(key).done)
             self.ledger.end_lease(group, key, failed)
             self.mark(group)
+            yield COST_OF_LEASE + COST_OF_RANGE * ranges
 
     def forget(self, name: str) -> None:
         """Know nothing of a group without members, for the ledger does not either."""
         self.groups.pop(name, None)
-        self._unbalanced.pop(name, None)
+        self._turns.pop(name, None)
 
     def unsettle(self, session: int) -> None:
         """Balance a session's group anew."""
@@ -232,17 +258,18 @@ class Membership:
 
     def mark(self, group: str) -> None:
         """Balance a group anew."""
-        self.groups.setdefault(group, Group(group))
-        self._unbalanced[group] = None
+        self.groups.setdefault(group, Group(group)).marked += 1
+        self._turns.setdefault(group, None)
 
     def is_balanced(self, session: int) -> bool:
-        """Whether nothing is to be granted to a session, or asked back, for now."""
-        return self.group_of.get(session) not in self._unbalanced
+        """Whether all that could be granted to a session when it joined was, or is asked back."""
+        group = self.groups.get(self.group_of.get(session, ""))
+        return group is None or group.balanced >= group.members[session].since
 
     @property
     def has_unbalanced(self) -> bool:
         """Whether there are groups to balance."""
-        return bool(self._unbalanced)
+        return bool(self._turns)
 
     # ------------------------------------------------------------------------------------ leases
 
@@ -257,6 +284,11 @@ class Membership:
             return None
         ours = progress.lease.session == session and progress.lease.number == lease
         return (group, key, progress) if ours else None
+
+    def held_by(self, session: int) -> frozenset[int]:
+        """Board queues that a session holds."""
+        queues = (self.topics.queue(key) for _, key, _ in self.ledger.leases_of(session))
+        return frozenset(queue for queue in queues if queue is not None)
 
     def commit(self, session: int, queue: int, lease: int, offset: int) -> bool:
         """Store an offset, held within the queue's bounds (LW-50); False if the lease is over."""
@@ -285,8 +317,9 @@ class Membership:
         if len(progress.done) >= DONE_MAX:
             return  # what is not noted is delivered again, if this holder does not get so far
         inside = [(first, min(end, progress.started)) for first, end in done]
-        for item in progress.fresh([(a, b) for a, b in inside if progress.committed <= a < b]):
-            self.ledger.finish(group, key, item)
+        fresh = progress.fresh([(a, b) for a, b in inside if progress.committed <= a < b])
+        if fresh:
+            self.ledger.finish_all(group, key, fresh)
 
     def release(self, session: int, queue: int, lease: int) -> bool:
         """The holder has finished with a queue; False if the lease was over already."""
@@ -362,50 +395,107 @@ class Membership:
     def moves(self, queues_max: int = 1 << 30) -> Iterator[Move]:
         """What has to be granted or revoked so that every group is balanced.
 
-        Groups of so many queues in all are looked at, of which the last may have some more; the
-        others wait for the next call.
+        So many queues are looked at, a move counting as several; the rest waits for the next call.
+        Groups have turns. What changes while a group is looked at makes it be looked at again.
         """
         left = queues_max
-        while self._unbalanced and left > 0:
-            name = next(iter(self._unbalanced))
-            del self._unbalanced[name]
-            yield from self._moves_of(self.groups[name])
-            left -= 1 + len(self.ledger.group(name).queues)
-            if not self.groups[name].members:
-                del self.groups[name]
+        while self._turns and left > 0:
+            name = next(iter(self._turns))
+            plan = self._turns.pop(name) or self._plan(self.groups[name])
+            spent = 1
+            for step in plan:
+                if isinstance(step, Move):
+                    yield step
+                spent += COST_OF_MOVE if isinstance(step, Move) else step
+                if spent >= min(left, TURN_QUEUES):
+                    self._turns[name] = plan
+                    break
+            left -= spent
 
-    def _moves_of(self, group: Group) -> Iterator[Move]:
-        progress = self.ledger.group(group.name)
-        leases = self._leases(group.name)
+    def _plan(self, group: Group) -> Iterator[Move | int]:
+        """Balance a group: its moves, and between them how many queues were looked at.
+
+        Others are at work meanwhile, so each move is judged again when its turn comes.
+        """
+        begun, members = group.marked, dict(group.members)
+        leases: dict[int, Lease] = {}
+        for part in _parts(list(self.ledger.group(group.name).queues)):
+            leases |= self._leases(group.name, part)
+            yield len(part)
         owned = {queue: lease.session for queue, lease in leases.items()}
-        target = self._target(group, owned)
-        for queue, lease in leases.items():
-            if target.get(queue) != lease.session and not lease.revoking:
-                yield Move(group.name, queue, lease.session, grant=False)
-        for queue, session in target.items():
-            if queue not in leases:
-                key = self.topics.key(queue)
-                assert key is not None, f"the board lost queue {queue}"
-                if progress.queue(key).sending:
-                    continue  # of a holder before; balanced again when that is settled
-                if progress.queue(key).committed == UNSET:  # a queue younger than the subscription
-                    self.ledger.commit(group.name, key, self._inside(queue, 0))
-                digest = group.members[session].digest
-                yield Move(group.name, queue, session, grant=True, digest=digest)
+        target = yield from self._target(members, owned)
+        for queue in self.blocked.get(group.name, ()):
+            target.pop(queue, None)
+        yield from self._revokes(group, leases, target)
+        yield from self._grants(
+            group, members, [item for item in target.items() if item[0] not in leases]
+        )
+        self._balanced(group, begun)
 
-    def _target(self, group: Group, owned: dict[int, int]) -> dict[int, int]:
+    def _revokes(
+        self, group: Group, leases: dict[int, Lease], target: dict[int, int]
+    ) -> Iterator[Move | int]:
+        for part in _parts(list(leases.items())):
+            for queue, lease in part:
+                if target.get(queue) != lease.session and self._may_lose(group, queue, lease):
+                    yield Move(group.name, queue, lease.session, grant=False)
+            yield len(part)
+
+    def _grants(
+        self, group: Group, members: dict[int, Member], wanted: list[tuple[int, int]]
+    ) -> Iterator[Move | int]:
+        for part in _parts(wanted):
+            for queue, session in part:
+                member = members[session]
+                if group.members.get(session) is member and self._may_have(group, queue):
+                    yield Move(group.name, queue, session, grant=True, digest=member.digest)
+            yield len(part)
+
+    def _balanced(self, group: Group, begun: int) -> None:
+        """A group is balanced, as it was when that began."""
+        group.balanced = begun
+        if group.marked != begun:
+            self._turns.setdefault(group.name, None)
+        elif not group.members:
+            del self.groups[group.name]
+
+    def _may_lose(self, group: Group, queue: int, lease: Lease) -> bool:
+        """Whether a lease is still there, and not asked back already."""
+        held = self._leases(group.name, [key] if (key := self.topics.key(queue)) else [])
+        return held.get(queue) is lease and not lease.revoking
+
+    def _may_have(self, group: Group, queue: int) -> bool:
+        """Whether a queue may be granted now; it has an offset then."""
+        key = self.topics.key(queue)
+        if key is None or queue in self.blocked.get(group.name, ()):
+            return False
+        progress = self.ledger.group(group.name).queue(key)
+        is_held = queue in self._leases(group.name, [key])
+        if is_held or progress.sending or not self.topics.is_there(key[0]):
+            # Nobody is to have a deleted one; copies on their way are of a holder before, and when
+            # they are settled the group is balanced again.
+            return False
+        if progress.committed == UNSET:  # a queue younger than the subscription
+            self.ledger.commit(group.name, key, self._inside(queue, 0))
+        return True
+
+    def _target(
+        self, members: Mapping[int, Member], owned: dict[int, int]
+    ) -> Generator[int, None, dict[int, int]]:
         """Queue -> session: what was chosen by hand first, the rest balanced among the others.
 
-        Of two that choose a queue its holder has it, else who attached first.
+        Of two that choose a queue its holder has it, else who attached first. Yields how many
+        queues it has looked at.
         """
         by_hand: dict[int, int] = {}
-        for session, member in sorted(group.members.items()):
+        for session, member in sorted(members.items()):
             for queue in member.chosen or ():
                 if owned.get(queue) == session or queue not in by_hand:
                     by_hand[queue] = session
-        members = group.members.items()
-        subscribed = {session: m.topics for session, m in members if m.chosen is None}
-        slots = sorted(set().union(*subscribed.values())) if subscribed else []
+            yield len(member.chosen or ())
+        subscribed = {session: m.topics for session, m in members.items() if m.chosen is None}
+        slots = sorted(set().union(*set(subscribed.values()))) if subscribed else []
+        is_averaged = any(member.assignment == AVERAGE for member in members.values())
         # Retry topics apart: otherwise one member might have those, and another all the rest.
         target: dict[int, int] = {}
         for retries in (False, True):
@@ -414,26 +504,25 @@ class Membership:
                 for slot in slots
                 if self._is_retry(slot) == retries
             }
-            if group.is_averaged:
-                target |= assign_average(queues_of, subscribed)
+            yield len(queues_of)
+            if is_averaged:  # some member has asked for RocketMQ's way of spreading queues
+                target |= yield from assign_average(queues_of, subscribed)
             else:
-                target |= assign(queues_of, subscribed, owned)
-        target |= by_hand
-        return {q: session for q, session in target.items() if self._may_have(group, q, owned)}
-
-    def _may_have(self, group: Group, queue: int, owned: Mapping[int, int]) -> bool:
-        """Whether a queue may be anybody's: one of a deleted topic only as long as it is."""
-        if (group.name, queue) in self.blocked:
-            return False
-        key = self.topics.key(queue)
-        return queue in owned or (key is not None and self.topics.is_there(key[0]))
+                target |= yield from assign(queues_of, subscribed, owned)
+        return target | by_hand
 
     def _is_retry(self, slot: int) -> bool:
         topic = self.topics.by_slot.get(slot)
         return topic is not None and topic.name.startswith(RETRY_PREFIX)
 
-    def _leases(self, group: str) -> dict[int, Lease]:
-        found = (
-            (self.topics.queue(k), q.lease) for k, q in self.ledger.group(group).queues.items()
-        )
-        return {queue: lease for queue, lease in found if queue is not None and lease is not None}
+    def _leases(self, group: str, keys: Sequence[QueueKey]) -> dict[int, Lease]:
+        """Board queue -> lease, of those of these queues that are held."""
+        queues = self.ledger.group(group).queues
+        found = ((key, queues[key].lease) for key in keys if key in queues)
+        held = ((self.topics.queue(key), lease) for key, lease in found if lease is not None)
+        return {queue: lease for queue, lease in held if queue is not None and lease is not None}
+
+
+def _parts(items: list[T]) -> Iterator[list[T]]:
+    """A list in parts of STEP."""
+    return (items[at : at + STEP] for at in range(0, len(items), STEP))

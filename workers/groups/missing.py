@@ -11,6 +11,8 @@ from gantrymq.workers.session import SessionTable
 
 #: After a replacement, sessions are told again at once; one that was not by then is ended.
 MISSING_NS: Final = 2_000_000_000
+#: What the leases cost that are ended in one cycle.
+COST_MAX: Final = 128
 
 
 class Missing:
@@ -26,11 +28,13 @@ class Missing:
         """Take holders of leases for members."""
         self._membership.topics.refresh()
         for session in self._membership.ledger.holders():
-            for group, key, lease in self._membership.ledger.leases_of(session):
-                slot = self._membership.topics.slots.get(key[0])
-                topics = frozenset() if slot is None else frozenset([slot])
-                member = Member(session, topics, 0, digest=lease.digest)
-                self._membership.restore_member(group, member)
+            topics = self._membership.topics
+            leases = self._membership.ledger.leases_of(session)
+            names = {key[0] for _, key, _ in leases}
+            slots = frozenset(topics.slots[name] for name in names if name in topics.slots)
+            group, _, lease = leases[-1]  # a session is in one group
+            member = Member(session, slots, 0, self._membership.held_by(session), lease.digest)
+            self._membership.restore_member(group, member)
 
     def end(self, attached: Collection[int], now_ns: int) -> None:
         """End holders that this `groups` was not told of in time."""
@@ -43,9 +47,13 @@ class Missing:
         if self._since_ns < 0:
             self._since_ns = now_ns
         elif now_ns - self._since_ns >= MISSING_NS:
-            for session in missing:
-                self._cut_off(session, "groups was replaced and was not told of it")
-                self._membership.leave(session, failed=True)
+            session = min(missing)  # the others have their turn in the next cycles
+            cost = 0.0
+            for more in self._membership.leave(session, failed=True):
+                cost += more
+                if cost >= COST_MAX:
+                    return
+            self._cut_off(session, "groups was replaced and was not told of it")
 
 
 class Ends:

@@ -39,6 +39,14 @@ def offsets_of(groups: Mapping[str, GroupProgress]) -> Offsets:
     return table
 
 
+def _offsets_in(group: GroupProgress | None, topic: str) -> dict[int, int]:
+    """Committed offsets in one topic."""
+    if group is None:
+        return {}
+    found = ((number, group.queues[topic, number]) for number in group.ids.get(topic, ()))
+    return {number: queue.committed for number, queue in found if queue.committed != UNSET}
+
+
 def read_offsets(storage: Storage) -> Offsets:
     """Offsets of the file, or of its backup; none if there is neither. Raises OSError."""
     value: Any = read_config(storage, FILE)
@@ -139,17 +147,20 @@ class Exports:
         groups = self._ledger.groups
         seen: set[tuple[str, str]] = set()
         for name in list(groups):
-            if name in groups:  # it is there yet
-                found = offsets_of({name: groups[name]})
-                for key, queues in found.items():
-                    self._text.put(key, queues)
-                seen.update(found)
-                yield 1 + len(groups[name].queues)
+            yield 1
+            for topic in list(groups[name].ids) if name in groups else ():
+                queues = _offsets_in(groups.get(name), topic)
+                if queues:  # it is there yet
+                    self._text.put((topic, name), queues)
+                    seen.add((topic, name))
+                yield 1 + len(queues)
         for key, queues in self._of_transactions().items():
             self._text.put(key, queues)
             seen.add(key)
         for key in [key for key in self._text.rows if key not in seen]:
             self._text.remove(key)
+            yield 1
+        while self._text.settle():
             yield 1
 
     def _save(self, checksum: int, value: dict[str, Any]) -> bool:

@@ -28,6 +28,7 @@ class OffsetText:
         self._offsets = TableText()
         self._topics: dict[str, list[str]] = {}
         self._groups = TableText()
+        self._unsaid: set[str] = set()  # groups whose topics are others than `_groups` says
 
     def put(self, key: _Key, queues: dict[int, int]) -> None:
         """Offsets of a group in a topic, by queue id."""
@@ -38,7 +39,7 @@ class OffsetText:
         if known is None:
             insort(self._keys, key)
             insort(self._topics.setdefault(group, []), topic)
-            self._groups.put(group, self._topics[group])
+            self._unsaid.add(group)
         self.rows[key] = queues
         self._sums[key] = json.dumps([topic, group, sorted(queues.items())])
         self._offsets.put(f"{topic}@{group}", queues)
@@ -48,12 +49,21 @@ class OffsetText:
         topic, group = key
         del self.rows[key], self._sums[key], self._keys[bisect_left(self._keys, key)]
         self._offsets.remove(f"{topic}@{group}")
-        self._topics[group].remove(topic)
+        topics = self._topics[group]
+        del topics[bisect_left(topics, topic)]
+        self._unsaid.add(group)
+
+    def settle(self) -> bool:
+        """Format the topics of a group that has others now; False if there is none."""
+        if not self._unsaid:
+            return False
+        group = self._unsaid.pop()
         if self._topics[group]:
             self._groups.put(group, self._topics[group])
         else:
             del self._topics[group]
             self._groups.remove(group)
+        return True
 
     def checksum(self) -> int:
         """The same number for the same offsets, whatever file said them."""
@@ -62,6 +72,8 @@ class OffsetText:
 
     def value(self) -> dict[str, Any]:
         """The file's content, for `write_config`."""
+        while self.settle():
+            pass
         return {
             "dataVersion": DATA_VERSION,
             "groupTopicMap": self._groups.text(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +67,8 @@ class Taken:
         """
         for peer in list(self._peers):
             lane = peer.lane
+            if peer.work is not None:
+                continue  # a successor of this process begins with it anew
             if stored or 4 * lane.unpublished_bytes > lane.plan.up_bytes:
                 if lane.publish_taken():
                     peer.session.bell.ring()
@@ -86,6 +89,12 @@ class Peer:
         self.acked: dict[int, tuple[int, int]] = {}
         #: Queues of `acked` whose bits are on their way into the ledger.
         self.unfinished: dict[int, None] = {}
+        #: Words that were looked at and have not been taken yet.
+        self.rows: NDArray[np.int64] = np.empty((0, progress.SLOT_WORDS), np.int64)
+        #: What is left of a request that goes over several cycles: steps that yield their cost.
+        self.work: Iterator[float] | None = None
+        self.serial = 0  # of that request
+        self.stuck_from_ns = 0  # before that no message can be stuck
         self.stuck = (-1, -1)  # queue and offset that were reported last
         self.acked_ns = 0  # when they went into the ledger last
         self._end_at = -1  # ended by its client: where its last request ends at most
@@ -129,8 +138,8 @@ class Peer:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is a request to be taken."""
-        return self.is_heard and self.lane.has_more
+        """Whether there is a request to be taken, or to go on with."""
+        return self.work is not None or (self.is_heard and self.lane.has_more)
 
     def adopt(self) -> bool:
         """Count this takeover in the lane; True if another `groups` served it before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
@@ -200,24 +200,44 @@ class GroupProgress:
     subscribed: dict[str, int] = field(default_factory=dict)
     #: Whether a member has ever said how far it is: not only where it would begin.
     consumed: bool = False
+    #: Ids of `queues` by topic: what is asked of one topic does not grow with the others.
+    ids: dict[str, list[int]] = field(default_factory=dict, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Find the queues that are there already by their topics."""
+        for topic, queue_id in self.queues:
+            self.ids.setdefault(topic, []).append(queue_id)
 
     def queue(self, key: QueueKey) -> Progress:
         """Progress in a queue; a queue met for the first time has no offset."""
-        return self.queues.setdefault(key, Progress())
+        known = self.queues.get(key)
+        if known is None:
+            known = self.queues[key] = Progress()
+            self.ids.setdefault(key[0], []).append(key[1])
+        return known
+
+    def queues_of(self, topic: str) -> Iterator[Progress]:
+        """Progress in the queues of a topic that were met."""
+        return (self.queues[topic, queue_id] for queue_id in self.ids.get(topic, ()))
 
     def topics(self) -> set[str]:
         """Names of topics of which anything is known."""
-        return {topic for topic, _queue_id in self.queues} | self.subscribed.keys()
+        return self.ids.keys() | self.subscribed.keys()
 
-    def is_at_work(self, topic: str = "") -> bool:
+    def among(self, names: Set[str]) -> set[str]:
+        """Of these names those of topics of which anything is known."""
+        return (self.ids.keys() & names) | (self.subscribed.keys() & names)
+
+    def is_at_work(self, topic: str | None = None) -> bool:
         """Whether a member holds a queue (of a topic), or a copy of a failed message goes out."""
-        queues = [queue for key, queue in self.queues.items() if topic in ("", key[0])]
+        queues = self.queues.values() if topic is None else self.queues_of(topic)
         return any(queue.lease or queue.sending for queue in queues)
 
     def forget(self, topic: str) -> None:
         """Know nothing of a topic any more."""
         self.subscribed.pop(topic, None)
-        self.queues = {key: queue for key, queue in self.queues.items() if key[0] != topic}
+        for queue_id in self.ids.pop(topic, ()):
+            del self.queues[topic, queue_id]
         # A shorter ledger could not say it of a group of whose queues it knows nothing.
         self.consumed &= any(queue != Progress() for queue in self.queues.values())
 

@@ -6,16 +6,16 @@ or in a request: for queues beyond the progress table, and where a session waits
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gantrymq.shm import groupwire, layout, limits
 from gantrymq.shm.board import Board
 from gantrymq.shm.codes import Role
 from gantrymq.shm.kernels import progress
-from gantrymq.workers.groups.membership import Membership
+from gantrymq.workers.groups.membership import COST_OF_RANGE, Membership
 from gantrymq.workers.groups.peer import Begun, Peer
 from gantrymq.workers.groups.progress import ranges_of
 
@@ -24,10 +24,14 @@ LOOK_NS: Final = 500_000_000
 #: Queues in one notice about words: it has to fit into half of the ring.
 LOST_PER_NOTICE: Final = 64
 LEASE_OVER: Final = "the lease of the message's queue is over"
-#: Queues of a session of which that goes into the ledger in one cycle, each as dear as so many
-#: queues whose offsets have moved.
-FINISHED_MAX: Final = 32
-FINISH_COST: Final = 4
+#: What a queue costs whose words say something new.
+COST_OF_WORDS: Final = 1 / 2
+#: Queues of a session whose words are taken in one step.
+ROWS_MAX: Final = 128
+#: What it costs to put that into the ledger which is done with of one queue, beside its ranges; and
+#: after how much of it a step ends.
+FINISH_COST: Final = 2
+FINISH_MAX: Final = 128
 #: A stuck message is noticed later by at most this part of consume_timeout.
 STALL_GRAINS: Final = 64
 
@@ -44,26 +48,44 @@ class Reports:
         self._board = board
         self._found = np.zeros(progress.SLOT_WORDS * limits.PROGRESS_MAX, np.int64)
 
-    def look(self, peer: Peer, now_ns: int, *, final: bool = False) -> int:
-        """Take what a session's words say since the last look; of how many queues.
+    def look(self, peer: Peer, now_ns: int) -> float:
+        """Take what a session's words say since the last look, of some queues; what that costs.
 
-        What is done with out of order goes into the ledger every LOOK_NS, of some queues at a time,
-        and at the `final` look.
+        What is done with out of order goes into the ledger every LOOK_NS.
         """
-        count = progress.changed_slots(peer.session.arena, peer.slots_seen, self._found)
-        if count:
-            rows = self._found[: count * progress.SLOT_WORDS].reshape(count, -1)
-            self._take_rows(peer, rows, now_ns)
-        if peer.acked and (final or now_ns - peer.acked_ns >= LOOK_NS):
-            peer.acked_ns = now_ns
-            peer.unfinished.update(dict.fromkeys(peer.acked))
-        finished = 0
-        while peer.unfinished and (final or finished < FINISHED_MAX):
+        return next(self._look(peer, now_ns, final=False), 0)
+
+    def look_at_all(self, peer: Peer, now_ns: int) -> Iterator[float]:
+        """The same of all queues, and of all that is done with; yields what each step costs."""
+        return self._look(peer, now_ns, final=True)
+
+    def _look(self, peer: Peer, now_ns: int, *, final: bool) -> Iterator[float]:
+        """Steps of a look, each with what it costs; who stops after one goes on with the next."""
+        has_looked = has_marked = False
+        while True:
+            if not has_looked and not len(peer.rows):
+                count = progress.changed_slots(peer.session.arena, peer.slots_seen, self._found)
+                found = self._found[: count * progress.SLOT_WORDS]
+                peer.rows, has_looked = found.reshape(count, progress.SLOT_WORDS), True
+            cost = COST_OF_WORDS * self._take_rows(peer, now_ns)
+            if has_looked and not has_marked and not len(peer.rows):
+                has_marked = True
+                if peer.acked and (final or now_ns - peer.acked_ns >= LOOK_NS):
+                    peer.acked_ns = now_ns
+                    peer.unfinished.update(dict.fromkeys(peer.acked))
+            cost += self._finish_some(peer)
+            if not cost:
+                return
+            yield cost
+
+    def _finish_some(self, peer: Peer) -> float:
+        """Put what is done with out of order into the ledger, of some queues; what that costs."""
+        cost = 0.0
+        while peer.unfinished and cost < FINISH_MAX:
             queue = next(iter(peer.unfinished))
             del peer.unfinished[queue]
-            self._finish(peer, queue)
-            finished += 1
-        return count + FINISH_COST * finished
+            cost += FINISH_COST + COST_OF_RANGE * self._finish(peer, queue)
+        return cost
 
     def look_for(self, peer: Peer, request: groupwire.SendBack, now_ns: int) -> None:
         """Look if what failed was not handed out when a session's words were looked at last."""
@@ -71,7 +93,9 @@ class Reports:
         if held is not None and max(request.offsets) >= held[2].started:
             self.look(peer, now_ns)
 
-    def _take_rows(self, peer: Peer, rows: NDArray[np.int64], now_ns: int) -> None:
+    def _take_rows(self, peer: Peer, now_ns: int) -> int:
+        """Take the words of some queues; of how many."""
+        rows, peer.rows = peer.rows[:ROWS_MAX], peer.rows[ROWS_MAX:].copy()
         lost: dict[int, int] = {}
         for row in rows:
             lease, queue, committed, started = row[: progress.ACKED].tolist()
@@ -86,6 +110,7 @@ class Reports:
         for at in range(0, len(items), LOST_PER_NOTICE):
             part = dict(items[at : at + LOST_PER_NOTICE])
             peer.outbox.append(groupwire.Committed(0, part))
+        return len(rows)
 
     def _take(
         self, peer: Peer, named: tuple[int, int], committed: int, started: int, now_ns: int
@@ -109,39 +134,54 @@ class Reports:
         begun.note(progress.committed, progress.started, now_ns, self._grain_ns)
         return True
 
-    def _finish(self, peer: Peer, queue: int) -> None:
+    def _finish(self, peer: Peer, queue: int) -> int:
+        """Put what is done with into the ledger; of how many ranges that was."""
         if queue not in peer.acked:
-            return
+            return 0
         lease, bits = peer.acked[queue]
         held = self._membership.held(peer.session.session, queue, lease)
         if held is None:
             del peer.acked[queue]
-            return
+            return 0
         done = ranges_of(bits, held[2].committed, held[2].started)
         self._membership.finish(held, done)
+        return len(done)
 
-    def commit(self, peer: Peer, request: groupwire.Commit, now_ns: int) -> None:
-        """Take a request, and the words: who waits for the ledger means them as well."""
-        self.look(peer, now_ns, final=bool(request.serial))
-        session = peer.session.session
+    def commit(self, peer: Peer, request: groupwire.Commit, now_ns: int) -> Iterator[float]:
+        """Take a request, and the words: who waits for the ledger means them as well.
+
+        A generator, for it may name many queues; yields what each step costs.
+        """
+        if request.serial:
+            yield from self.look_at_all(peer, now_ns)
+        else:
+            yield self.look(peer, now_ns)
         lost: dict[int, int] = {}
-        for queue, offset in request.offsets.items():
-            lease = request.leases.get(queue, 0)
-            if not self._membership.commit(session, queue, lease, offset):
-                lost[queue] = lease
-        for queue, offset in request.started.items():
-            lease = request.leases.get(queue, 0)
-            if not self._start(peer, (queue, lease), offset, now_ns):
-                lost[queue] = lease
-        for queue, done in request.done.items():
-            held = self._membership.held(session, queue, request.leases.get(queue, 0))
-            if held is None:
+        for number, (queue, is_held) in enumerate(self._commits(peer, request, now_ns), 1):
+            if not is_held:
                 lost[queue] = request.leases.get(queue, 0)
-            else:
-                self._membership.finish(held, done)
+            if number % ROWS_MAX == 0:
+                yield COST_OF_WORDS * ROWS_MAX
         self.refuse(len(lost))
         if request.serial or lost:
             peer.outbox.append(groupwire.Committed(request.serial, lost))
+
+    def _commits(
+        self, peer: Peer, request: groupwire.Commit, now_ns: int
+    ) -> Iterator[tuple[int, bool]]:
+        """Take a request's queues, one after the other; False where the lease is over."""
+        session = peer.session.session
+        for queue, offset in request.offsets.items():
+            lease = request.leases.get(queue, 0)
+            yield queue, self._membership.commit(session, queue, lease, offset)
+        for queue, offset in request.started.items():
+            lease = request.leases.get(queue, 0)
+            yield queue, self._start(peer, (queue, lease), offset, now_ns)
+        for queue, done in request.done.items():
+            held = self._membership.held(session, queue, request.leases.get(queue, 0))
+            if held is not None:
+                self._membership.finish(held, done)
+            yield queue, held is not None
 
     def release(self, peer: Peer, request: groupwire.Released) -> None:
         """Take a queue back at the offset that its holder names last."""
@@ -168,9 +208,15 @@ class Reports:
 
     def stuck(self, peer: Peer, now_ns: int) -> int | None:
         """A queue whose oldest message was started longer than consume_timeout ago."""
+        if now_ns < peer.stuck_from_ns:
+            return None  # nothing that was started since can be
+        oldest_ns = now_ns
         for queue, begun in peer.begun.items():
-            if now_ns - begun.since(now_ns) >= self._stall_ns:
+            since_ns = begun.since(now_ns)
+            if now_ns - since_ns >= self._stall_ns:
                 return queue
+            oldest_ns = min(oldest_ns, since_ns)
+        peer.stuck_from_ns = oldest_ns + self._stall_ns
         return None
 
     def has_others(self, peer: Peer) -> bool:

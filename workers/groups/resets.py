@@ -6,8 +6,9 @@ the offsets are set and all is dealt out anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from gantrymq.shm import groupwire, layout
@@ -19,6 +20,8 @@ from gantrymq.workers.groups.progress import QueueKey
 
 #: Of resets that are done; who repeats one does so at once.
 ANSWERS_KEPT: Final = 64
+#: Queues that are reset in one cycle.
+QUEUES_MAX: Final = 256
 
 Tell = Callable[[int, groupwire.AnyNotice], None]
 
@@ -31,6 +34,8 @@ class _Reset:
     deadline_ns: int
     #: Of these queues, those that were not seen to be free; blocked as they are, they stay so.
     busy: list[QueueKey]
+    left: Iterator[int]  # those that are still to be reset
+    before: dict[int, int] = field(default_factory=dict)  # where those were that have been
 
     @property
     def name(self) -> tuple[int, int]:
@@ -69,8 +74,10 @@ class Resets:
         topics = self._membership.topics
         keys = {queue: key for queue in request.offsets if (key := topics.key(queue))}
         deadline_ns = now_ns + min(max(request.patience_ms, 0), 3_600_000) * 1_000_000
-        self._open.append(_Reset(session, request, keys, deadline_ns, list(keys.values())))
-        self._membership.blocked.update((request.group, queue) for queue in keys)
+        self._open.append(
+            _Reset(session, request, keys, deadline_ns, list(keys.values()), iter(keys))
+        )
+        self._membership.blocked.setdefault(request.group, set()).update(keys)
         self._membership.mark(request.group)
 
     def _fault_of(self, request: groupwire.Reset) -> str:
@@ -85,7 +92,7 @@ class Resets:
             key = topics.key(queue)
             if key is None:
                 return f"there is no queue {queue} on the board"
-            if (request.group, queue) in self._membership.blocked:
+            if queue in self._membership.blocked.get(request.group, ()):
                 return f"{key[0]}/{key[1]} of {request.group!r} is being reset already"
             at = self._board.queue_at(queue)
             low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
@@ -100,20 +107,31 @@ class Resets:
 
     def forget(self, session: int) -> None:
         """A session is over: what it has asked and nobody has begun ends with it."""
-        for reset in [reset for reset in self._open if reset.session == session]:
+        waiting = [reset for reset in self._open if not reset.before]
+        for reset in [reset for reset in waiting if reset.session == session]:
             self._open.remove(reset)
-            name = reset.request.group
-            self._membership.blocked.difference_update((name, queue) for queue in reset.keys)
-            self._membership.mark(name)
+            self._unblock(reset)
+
+    def _unblock(self, reset: _Reset) -> None:
+        """Its queues may be anybody's again."""
+        name = reset.request.group
+        blocked = self._membership.blocked[name]
+        blocked.difference_update(reset.keys)
+        if not blocked:
+            del self._membership.blocked[name]
+        self._membership.mark(name)
 
     def work(self, now_ns: int) -> int:
-        """Finish what can be finished; returns how many were."""
+        """Go on with what can be done; returns how many resets and queues that was."""
         done = 0
         for reset in list(self._open):
             if self._is_free(reset):
-                self._open.remove(reset)
-                self._finish(reset)
                 done += 1
+                if done < QUEUES_MAX:
+                    done += self._reset_some(reset, QUEUES_MAX - done)
+                if len(reset.before) == len(reset.keys):
+                    self._open.remove(reset)
+                    self._finish(reset)
             elif now_ns >= reset.deadline_ns:
                 self._end_holders(reset)
         return done
@@ -121,28 +139,33 @@ class Resets:
     def _is_free(self, reset: _Reset) -> bool:
         group = self._ledger.group(reset.request.group)
         while reset.busy:
-            queue = group.queue(reset.busy[-1])
-            if queue.lease or queue.sending:
+            queue = group.queues.get(reset.busy[-1])
+            if queue and (queue.lease or queue.sending):
                 return False
             reset.busy.pop()
         return True
 
     def _end_holders(self, reset: _Reset) -> None:
         group = self._ledger.group(reset.request.group)
-        leases = [group.queue(key).lease for key in reset.keys.values()]
-        for session in {lease.session for lease in leases if lease}:
+        known = [group.queues[key] for key in reset.keys.values() if key in group.queues]
+        for session in {queue.lease.session for queue in known if queue.lease}:
             self._cut_off(session, "it did not give a queue back whose offset is being reset")
 
-    def _finish(self, reset: _Reset) -> None:
+    def _reset_some(self, reset: _Reset, most: int) -> int:
+        """Reset so many queues more, which are free; how many it was."""
+        known = len(reset.before)
         name = reset.request.group
-        before: dict[int, int] = {}
-        for queue, key in reset.keys.items():
-            before[queue] = self._ledger.group(name).queue(key).committed
-            end = self._board.word(layout.BOARD_APPENDED)
+        end = self._board.word(layout.BOARD_APPENDED)
+        for queue in islice(reset.left, most):
+            key = reset.keys[queue]
+            reset.before[queue] = self._ledger.group(name).queue(key).committed
             self._ledger.reset(name, key, reset.request.offsets[queue], end)
-            self._membership.blocked.discard((name, queue))
-        self._membership.mark(name)
-        answer = groupwire.WasReset(reset.request.serial, before, dict(reset.request.offsets))
+        return len(reset.before) - known
+
+    def _finish(self, reset: _Reset) -> None:
+        self._unblock(reset)
+        after = dict(reset.request.offsets)
+        answer = groupwire.WasReset(reset.request.serial, reset.before, after)
         self._answered[reset.name] = answer
         if len(self._answered) > ANSWERS_KEPT:
             del self._answered[next(iter(self._answered))]
