@@ -53,6 +53,11 @@ def deadline_after(seconds: float) -> int:
     return min(NEVER_NS, now_ns() + int(seconds * 1e9)) if seconds < math.inf else NEVER_NS
 
 
+def seconds_until(deadline_ns: int) -> float:
+    """What is left of a wait; 0 once it is over."""
+    return max(0.0, (deadline_ns - now_ns()) / 1e9)
+
+
 class Session(Closing, OfOneProcess):
     """One attachment. It ends with `close`, with the broker, or by eviction; never comes back.
 
@@ -401,7 +406,7 @@ class Session(Closing, OfOneProcess):
 
 def _answer_s(until_ns: int) -> float:
     """How long an answer of the supervisor is waited for."""
-    return min(ANSWER_S, max(0.0, (until_ns - now_ns()) / 1e9))
+    return min(ANSWER_S, seconds_until(until_ns))
 
 
 def now_ns() -> int:

@@ -77,6 +77,8 @@ class HalfSends:
                 half = self._put_or_keep(block, message, body, wishes, parts)
             except BaseException as error:
                 transaction.fail(error)
+                if isinstance(error, Exception):  # else it was broken off, perhaps behind the put
+                    transaction.take_back()
                 raise
             transaction.add(half)
         return half
