@@ -106,8 +106,14 @@ class Transactions:
         """Roll back what is open, as well as can be, and end the sessions. Safe to call twice."""
         if self._answers is not None:
             self._answers.close()
-        for future in self._commits.pending():
-            future.exception(_CLOSE_S)
+        try:
+            for future in self._commits.pending():
+                future.exception(_CLOSE_S)
+            self._roll_back_open()
+        finally:
+            self._link.close()
+
+    def _roll_back_open(self) -> None:
         deadline_ns = deadline_after(min(self._timeout, _CLOSE_S))
         for transaction in list(self.open.values()):
             try:
@@ -118,7 +124,6 @@ class Transactions:
             except GantryError as error:
                 what = f"not rolled back, checks will ask for it ({error})"
             log.warning("the producer is closed with %r open: %s", transaction, what)
-        self._link.close()
 
 
 def require_group(group: str | None) -> str:

@@ -15,7 +15,7 @@ from typing import Final, Protocol, Self
 from gantrymq.clients.arguments import judged
 from gantrymq.clients.closing import OfOneProcess
 from gantrymq.clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
-from gantrymq.clients.session import seconds_until
+from gantrymq.clients.session import Turn, seconds_until
 from gantrymq.clients.transactions.checkerlink import TOLD
 from gantrymq.clients.writerlink import WriterLink
 from gantrymq.shm import transactionwire
@@ -96,14 +96,13 @@ class HalfReceipt(ReceiptFuture):
         error = self._exception
         return isinstance(error, _MAY_BE_STORED) and not isinstance(error, DiskFull)
 
-    def await_place(self, timeout: float, *, at_level: bool) -> None:
-        """Until its place is known, and its level is reached. Raises why it has none, Timeout."""
-        if at_level:
-            self.result(timeout)
-        elif self.place() is None:
-            self._page.owner.drive(_Placing.of_half(self), timeout)
-        if self.place() is None:
-            raise self.why_nowhere()
+    def await_place(self, timeout: float) -> None:
+        """Until its place is known, or that it has none. Raises Timeout, or what a session does."""
+        placing = _Placing.of_half(self)
+        if not placing.settle():
+            self._page.owner.drive(placing, timeout)
+            if placing.is_decided:  # by a failure of the store
+                self.set_exception(placing._exception)
 
     def why_nowhere(self) -> BaseException:
         """Why it has no place, once it is settled."""
@@ -167,24 +166,37 @@ class Transaction(OfOneProcess):
             raise MessageIllegal("the transaction is another producer's: send with that one")
         # Counted before the look: an end that begins meanwhile waits for it, or is seen here.
         self._numbered = number = self._numbered + 1
-        if self._is_ending or self._failure is not None:
+        try:
+            self.require_taking()
+        except Closed:
             self.take_back()
-            raise self._closed()
+            raise
         return b"%s%s,%d\x02" % (self._owner.prefix, self.transaction_id.encode(), number)
 
-    def _closed(self) -> Closed:
+    def turn(self, deadline_ns: int) -> Turn:
+        """For a call on it: one at a time. `with` it; raises Timeout."""
+        return Turn(
+            self.lock,
+            deadline_ns,
+            "another thread's call on this transaction has not ended in time",
+        )
+
+    def require_taking(self) -> None:
+        """Raise Closed once it takes no message any more."""
+        if not self._is_ending and self._failure is None:
+            return
         if self._failure is not None:
             why = "has failed"
         else:
             why = "is being ended" if self.state == "open" else f"is {self.state}"
-        return Closed(f"transaction {self.transaction_id} {why}: begin another one")
+        raise Closed(f"transaction {self.transaction_id} {why}: begin another one")
 
     def take_back(self) -> None:
         """The half that was begun last is not handed over."""
         self._not_put += 1
 
     @property
-    def _is_putting(self) -> bool:
+    def is_putting(self) -> bool:
         """Whether a half was begun of which there is no receipt, nor that it was not put.
 
         While a thread sends it, and for good if that was broken off.
@@ -211,7 +223,7 @@ class Transaction(OfOneProcess):
 
     def is_ready(self) -> int:
         """0 while a half is on its way; 1 if all are in the log, -1 if one can't be committed."""
-        if self._is_putting and self._failure is None:
+        if self.is_putting and self._failure is None:
             return 0
         for half in self._halves:
             if half.place() is None:
@@ -251,7 +263,8 @@ class Transaction(OfOneProcess):
         """Deliver the messages: they are in the log, at their topics' level, when this returns.
 
         Raises TransactionFailed (a message could not be stored: rolled back), TransactionDecided
-        (otherwise, before: `outcome`), TransactionInDoubt (call it again, or leave it to checks).
+        (otherwise, before: `outcome`), TransactionInDoubt (call it again, or leave it to checks),
+        Timeout (another thread was in a call on it all the time).
         """
         self._end(True, timeout)
 
@@ -274,20 +287,23 @@ class Transaction(OfOneProcess):
     def rollback(self, timeout: float | None = None) -> None:
         """Deliver nothing, nor what `send_async` has on its way, which is waited for.
 
-        Raises TransactionDecided, TransactionInDoubt (call it again, or leave it to checks).
+        Raises TransactionDecided, TransactionInDoubt (call it again, or leave it to checks),
+        Timeout (another thread was in a call on it all the time).
         """
         self._end(False, timeout)
 
     def _end(self, commit: bool, timeout: float | None) -> None:
         if timeout is not None:
             (timeout,) = judged("Transaction.commit", timeout)
-        with self.lock:
+        self._owner.require_open()
+        deadline_ns = self._owner.deadline(timeout)
+        with self.turn(deadline_ns):
             self._is_ending = True
             asked = self._end_soon(commit)
             if asked == TOLD:
                 self._is(COMMITTED if commit else ROLLED_BACK)
             else:
-                self._end_slowly(commit, timeout, asked)
+                self._end_slowly(commit, deadline_ns, asked)
 
     def _end_soon(self, commit: bool) -> int:
         """Ask for the end of what is usual: one half, stored at its level, nothing else going on.
@@ -297,7 +313,7 @@ class Transaction(OfOneProcess):
         halves, owner = self._halves, self._owner
         if (
             len(halves) != 1
-            or self._is_putting
+            or self.is_putting
             or self.state != "open"
             or self._failure is not None
             or self._future is not None
@@ -308,11 +324,9 @@ class Transaction(OfOneProcess):
         place = halves[0].place()
         return 0 if place is None else owner.end_soon(self.transaction_id, commit, place)
 
-    def _end_slowly(self, commit: bool, timeout: float | None, asked: int) -> None:
+    def _end_slowly(self, commit: bool, deadline_ns: int, asked: int) -> None:
         """Wait for what is on its way before; the lock is held."""
-        owner = self._owner
-        owner.require_open()
-        deadline_ns = owner.deadline(timeout)
+        self._owner.require_open()
         if self._future is not None and (commit or not self._future.done()):
             self._future.result(seconds_until(deadline_ns))
         if self._is_ended(commit):
@@ -337,13 +351,16 @@ class Transaction(OfOneProcess):
 
         All of them, also behind that: a rollback ends what is stored by then, and nothing else.
         """
-        if self._is_putting:
+        if self.is_putting:
             self.fail(TransactionFailed("the send of a message was broken off, by this call maybe"))
         for half in self._halves:
             if half.settle() and half._exception is None and half.place() is not None:
                 continue
             try:
-                half.await_place(seconds_until(deadline_ns), at_level=at_level)
+                left_s = seconds_until(deadline_ns)
+                half.result(left_s) if at_level else half.await_place(left_s)
+                if half.place() is None:
+                    raise half.why_nowhere()
             except GantryError as error:
                 self.fail(error)
 
@@ -388,7 +405,7 @@ class Transaction(OfOneProcess):
 
     def _has_ended(self, wanted: str) -> TransactionInDoubt | None:
         """All halves with a place are what was wanted; why the transaction is not, if it is not."""
-        unsure = sum(half.is_unsure for half in self._halves) + self._is_putting
+        unsure = sum(half.is_unsure for half in self._halves) + self.is_putting
         if wanted == ROLLED_BACK and unsure:
             return self.in_doubt(
                 f"{unsure} of its messages may be stored, or come into the log, at places that are"
@@ -399,7 +416,8 @@ class Transaction(OfOneProcess):
         return None
 
     def _is(self, state: str) -> None:
-        self.state = state
+        if self.state in ("open", "in_doubt"):  # else another thread has learned how it ended
+            self.state = state
         self._owner.open.pop(self.transaction_id, None)
 
     def _refused(self, answer: Ended, wanted: str) -> GantryError:
