@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from gantrymq.shm.errors import Rejected
+from gantrymq.shm.errors import Closed, Rejected
 
 #: How long the end of another thread's call is waited for before it is asked again to end.
 _AGAIN_S: Final = 0.05
@@ -16,7 +16,8 @@ _AGAIN_S: Final = 0.05
 class Alone:
     """Holds each call; `with` it. Raises Rejected while another thread, or this one, is in a call.
 
-    This one is where a signal handler or a finalizer runs amid a call of its thread.
+    This one is where a signal handler or a finalizer runs amid a call of its thread. In a forked
+    child all calls raise Closed.
     """
 
     def __init__(self, what: str, require_open: Callable[[], None]) -> None:
@@ -27,7 +28,15 @@ class Alone:
         self._thread = 0
         self._pid = os.getpid()
 
+    def require_own(self) -> None:
+        """Raise Closed in a forked child."""
+        if self._pid != os.getpid():
+            raise Closed(
+                f"this {self._what} was opened by the parent of this forked process: open a new one"
+            )
+
     def __enter__(self) -> None:
+        self.require_own()
         if not self._lock.acquire(blocking=False):
             self._refuse()
         self._thread = threading.get_ident()

@@ -389,6 +389,7 @@ class PullConsumer(OfOneProcess):
     def _require_open(self) -> None:
         if self._closed:
             raise Closed("this consumer is closed")
+        self._alone.require_own()
 
     def close(self, *, commit: bool = True) -> None:
         """Leave the group. With `auto_commit` and `commit`, all that was handed out is passed.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gantrymq.clients.recalloutcome import RecallOutcome
-from gantrymq.clients.session import Session, deadline_after, now_ns
+from gantrymq.clients.session import Session, Turn, deadline_after, now_ns
 from gantrymq.shm import schedulerwire
 from gantrymq.shm.codes import ClientState, Status
 from gantrymq.shm.controllane import ControlLane, End
@@ -49,7 +49,8 @@ class Recaller:
         """
         require_handle(topic, handle)
         deadline_ns = deadline_after(timeout)
-        with self._lock:
+        why = "the scheduler has not answered another thread's recall in time: nothing was asked"
+        with Turn(self._lock, deadline_ns, why):
             known = self._session is not None
             try:
                 return self._ask(topic, handle, deadline_ns)

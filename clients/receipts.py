@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -326,9 +326,10 @@ class Pending(Future[R], OfOneProcess):
             (timeout,) = judged("ReceiptFuture.result", timeout)
         if not self.settle():
             self._page.owner.drive(self, timeout)
-        if self._exception is None and self._result is not None:
-            return self._result
-        return super().result(0)
+        # No lock of Future's: in a forked child a thread that is not there may hold it.
+        if self._exception is not None:
+            raise self._exception
+        return cast("R", self._result)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why there is no receipt, or None."""
@@ -336,7 +337,7 @@ class Pending(Future[R], OfOneProcess):
             (timeout,) = judged("ReceiptFuture.result", timeout)
         if self._state == _PENDING:
             self._page.owner.drive(self, timeout)
-        return super().exception(0)
+        return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Call `fn(future)` once decided: now, or in a thread of the producer's."""

@@ -53,6 +53,35 @@ def deadline_after(seconds: float) -> int:
     return min(NEVER_NS, now_ns() + int(seconds * 1e9)) if seconds < math.inf else NEVER_NS
 
 
+def seconds_until(deadline_ns: int) -> float:
+    """What is left of a wait; 0 once it is over."""
+    return max(0.0, (deadline_ns - now_ns()) / 1e9)
+
+
+class Turn:
+    """`with Turn(lock, deadline_ns, why)`: another thread's call is waited for until then only.
+
+    For a lock that is held while somebody waits. Raises Timeout, which says why. In a forked child
+    a thread that is not there may hold it: look who is open before.
+    """
+
+    __slots__ = ("_deadline_ns", "_lock", "_why")
+
+    def __init__(self, lock: threading.RLock, deadline_ns: int, why: str) -> None:
+        self._lock = lock
+        self._deadline_ns = deadline_ns
+        self._why = why
+
+    def __enter__(self) -> None:
+        lock = self._lock
+        if lock.acquire(blocking=False) or lock.acquire(timeout=seconds_until(self._deadline_ns)):
+            return
+        raise Timeout(f"{self._why}. Try again later")
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+
 class Session(Closing, OfOneProcess):
     """One attachment. It ends with `close`, with the broker, or by eviction; never comes back.
 
@@ -175,15 +204,9 @@ class Session(Closing, OfOneProcess):
         """
         self.check()
         until = self.answer_by if answer_by is None else answer_by
-        if not self._requests.acquire(timeout=_answer_s(until)):
-            raise Timeout(
-                f"the broker at {self.home} has not answered another thread in time: it is busy,"
-                " or stopped. Try again later"
-            )
-        try:
+        why = f"the broker at {self.home} has not answered another thread in time: it is busy, or"
+        with Turn(self._requests, deadline_after(_answer_s(until)), f"{why} stopped"):
             answer, descriptors = self._ask(frame, until)
-        finally:
-            self._requests.release()
         close_all(descriptors)
         return answer
 
@@ -401,7 +424,7 @@ class Session(Closing, OfOneProcess):
 
 def _answer_s(until_ns: int) -> float:
     """How long an answer of the supervisor is waited for."""
-    return min(ANSWER_S, max(0.0, (until_ns - now_ns()) / 1e9))
+    return min(ANSWER_S, seconds_until(until_ns))
 
 
 def now_ns() -> int:

@@ -100,9 +100,9 @@ class PushConsumer(OfOneProcess):
         subscribes differently), Timeout if the broker has not answered in 10 seconds, Closed if it
         was started before.
         """
+        self._require_own()
         with self._starting:
             if self._pid:
-                self._require_own()
                 raise Closed("this consumer was started before: make another one")
             self._pid = os.getpid()
             try:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gantrymq.clients.session import NEVER_NS, Session, now_ns, pause
+from gantrymq.clients.session import Session, Turn, now_ns, pause
 from gantrymq.shm import controllane, layout, limits, transactionwire
 from gantrymq.shm.codes import ClientState
 from gantrymq.shm.controllane import ControlLane
-from gantrymq.shm.errors import Closed, Incompatible, Timeout, Unavailable
+from gantrymq.shm.errors import BrokerGone, Closed, Incompatible, Timeout, Unavailable
 from gantrymq.shm.kernels.words import await_told, load_word
 from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK, Check, End, Ended
 
@@ -70,8 +71,8 @@ class CheckerLink:
         self, form: EndForm, serial: int, transaction: str, commit: bool, half: tuple[int, int],
         *, alone: bool,
     ) -> bool:  # fmt: skip
-        """Put an END of one half; False if there is no room now. Raises what `living` raises."""
-        session, lane = self.living()
+        """Put an END of one half; False if there is no room now. Raises what `present` raises."""
+        session, lane = self.present()
         with self._lock:
             done = form.put(lane, serial, transaction, commit, half, alone)
             wants = lane.wants_bell
@@ -181,13 +182,13 @@ class CheckerLink:
         return False
 
     def watch(self, lookout: Lookout) -> None:
-        """Look out for a notice, among other things. Raises what `living` raises."""
-        _session, lane = self.living()
+        """Look out for a notice, among other things. Raises what `present` raises."""
+        _session, lane = self.present()
         lookout.add(lane.tail_address, lane.seen)
 
     def put(self, body: bytes) -> bool:
-        """Put a request; False if there is no room now. Raises what `living` raises."""
-        session, lane = self.living()
+        """Put a request; False if there is no room now. Raises what `present` raises."""
+        session, lane = self.present()
         with self._lock:
             done = lane.put(body)
             wants = lane.wants_bell
@@ -197,7 +198,7 @@ class CheckerLink:
 
     def sleep(self, deadline_ns: int, ready: Callable[[], bool]) -> bool:
         """Until `ready`, after what has come was taken; False at the deadline."""
-        session, lane = self.living()
+        session, lane = self.present()
 
         def is_ready() -> bool:
             self.take()
@@ -250,15 +251,24 @@ class CheckerLink:
 
     # ------------------------------------------------------------------------------------ sessions
 
-    def living(self, answer_by: int = NEVER_NS) -> tuple[Session, ControlLane]:
+    def present(self) -> tuple[Session, ControlLane]:
+        """The session and its lane. Raises Closed, BrokerGone if there is none: nobody waits."""
+        if self._is_closed:
+            raise Closed("this producer is closed")
+        session, lane = self._session, self._lane
+        if session is None or lane is None:
+            raise BrokerGone("there is no session with the txn-checker")
+        return session, lane
+
+    def living(self, answer_by: int) -> tuple[Session, ControlLane]:
         """The session and its lane, opened if there is none, until then.
 
         Raises BrokerGone, Closed, Timeout.
         """
-        session, lane = self._session, self._lane
-        if session is not None and lane is not None and not self._is_closed:
-            return session, lane
-        with self._opening:
+        with suppress(BrokerGone):
+            return self.present()
+        why = "the broker has not answered another thread, which opens a session, in time"
+        with Turn(self._opening, answer_by, why):
             if self._is_closed:
                 raise Closed("this producer is closed")
             session, lane = self._session, self._lane
@@ -277,18 +287,17 @@ class CheckerLink:
     def wake(self) -> None:
         """Let whoever sleeps look."""
         session = self._session
-        if session is not None and session.is_open:
+        if self._sleepers and session is not None and session.is_open:
             session.bell.ring()
 
     def lose(self) -> None:
         """Let go of the session if it is over; another thread may have done so."""
-        with self._opening:
+        with self._lock:
             session = self._session
             if session is None or session.is_live:
                 return
-            with self._lock:
-                self._session = self._lane = None
-            session.close()
+            self._session = self._lane = None
+        session.close()
 
     def close(self) -> None:
         """End the session. Safe to call twice, and from any thread."""

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
-from gantrymq.clients.session import now_ns
+from gantrymq.clients.session import NEVER_NS, now_ns
 from gantrymq.clients.stored_body import plain_body
 from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.resolution import TransactionResolution
@@ -77,6 +77,7 @@ class CheckAnswers:
     def _serve(self) -> None:
         link = self._link
         while not self._stop.is_set():
+            link.living(NEVER_NS)
             link.put(transactionwire.encode(Enlist(link.next_serial(), self._group)))
             until = now_ns() + _ENLIST_NS
             while link.sleep(until, lambda: bool(link.checks) or self._stop.is_set()):
@@ -125,7 +126,7 @@ class CheckAnswers:
         return TransactionResolution.UNKNOWN
 
     def _read(self, position: int) -> Record:
-        store = self._link.living()[0].store
+        store = self._link.present()[0].store
         if self._reader is None or self._reader[0] != store:
             self._reader = (store, StoreReader(PosixStorage(store)))
         return self._reader[1].record(position)

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.clients.receipts import Pending, ReceiptFuture
-from gantrymq.clients.session import now_ns, pause
+from gantrymq.clients.session import now_ns, pause, seconds_until
 from gantrymq.shm import limits, transactionwire
 from gantrymq.shm.codes import Level
 from gantrymq.shm.errors import Closed, GantryError, StoreFailed, Timeout, Unavailable
@@ -24,6 +24,7 @@ from gantrymq.shm.transactionwire import End
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gantrymq.clients.session import Session
     from gantrymq.clients.transactions.checkerlink import CheckerLink
     from gantrymq.clients.transactions.endform import EndForm
     from gantrymq.clients.transactions.transaction import Owner, Transaction
@@ -74,7 +75,10 @@ class CommitFuture(Pending[None]):
 
 
 class Commits:
-    """Commits that have no answer yet. What they wait for is looked at by those who want them."""
+    """Commits that have no answer yet. What they wait for is looked at by those who want them.
+
+    The lock is never held while somebody waits: callbacks are called, and sessions opened, outside.
+    """
 
     def __init__(self, owner: Owner, link: CheckerLink, form: EndForm) -> None:
         self._owner = owner
@@ -85,6 +89,9 @@ class Commits:
         self._waiting: deque[CommitFuture] = deque()  # for their halves
         self._asked: dict[int, CommitFuture] = {}
         self._ends: dict[int, End] = {}
+        self._unput: deque[End] = deque()  # for want of room, or of a session
+        self._ended: deque[tuple[CommitFuture, GantryError | None]] = deque()  # to be told
+        self._session: Session | None = None  # that requests are put into
         self._ending: list[CommitFuture] = []  # in a thread each
         self._watched: list[CommitFuture] = []
         self._watcher: threading.Thread | None = None
@@ -95,8 +102,9 @@ class Commits:
         future._page, future._transaction = self._place, transaction
         with self._lock:
             self._waiting.append(future)
-            if len(self._waiting) >= _TOGETHER:
-                self.look()
+            are_many = len(self._waiting) >= _TOGETHER
+        if are_many:
+            self.look()
         return future
 
     def pending(self) -> list[CommitFuture]:
@@ -106,25 +114,46 @@ class Commits:
 
     def look(self, wanted: CommitFuture | None = None) -> None:
         """Ask for what can be asked for, `wanted` before its turn; take the answers."""
+        if not self._owner.writer.is_open:
+            return  # closed; or a forked child, where a thread that is not there may have the lock
         with self._lock:
-            waiting = self._waiting
-            if waiting and not waiting[0]._transaction.is_ready():
-                self._owner.writer.look()
-            while waiting and (ready := waiting[0]._transaction.is_ready()):
-                self._ask(waiting.popleft(), commit=ready > 0)
-            if wanted and wanted._is_waiting and (ready := wanted._transaction.is_ready()):
-                waiting.remove(wanted)
-                self._ask(wanted, commit=ready > 0)
-            if self._asked:
-                self._link.take()
-                self._take_answers()
+            self._look(wanted)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Let futures be done, in no lock: callbacks may take long."""
+        told = False
+        while (ended := self._next_ended()) is not None:
+            future, error = ended
+            told = True
+            future.end(error)
+        if told:
+            self._link.wake()
+
+    def _next_ended(self) -> tuple[CommitFuture, GantryError | None] | None:
+        with self._lock:
+            return self._ended.popleft() if self._ended else None
+
+    def _look(self, wanted: CommitFuture | None) -> None:
+        waiting = self._waiting
+        if waiting and not waiting[0]._transaction.is_ready():
+            self._owner.writer.look()
+        while waiting and (ready := waiting[0]._transaction.is_ready()):
+            self._ask(waiting.popleft(), commit=ready > 0)
+        if wanted and wanted._is_waiting and (ready := wanted._transaction.is_ready()):
+            waiting.remove(wanted)
+            self._ask(wanted, commit=ready > 0)
+        if self._asked:
+            self._link.take()
+            self._take_answers()
+            self._put_some()
 
     def _ask(self, future: CommitFuture, *, commit: bool) -> None:
         future._is_waiting = False
         transaction, link = future._transaction, self._link
         places = transaction.places()
         if not places:
-            future.end(transaction.end_now(commit))
+            self._ended.append((future, transaction.end_now(commit)))
             return
         if len(places) > transactionwire.HALVES_MAX:
             self._ending.append(future)
@@ -137,7 +166,7 @@ class Commits:
         end = End(serial, self._owner.group, transaction.transaction_id, commit, places)
         self._asked[serial], self._ends[serial] = future, end
         link.expected.add(serial)
-        self._put(end)
+        self._unput.append(end)
 
     def _end(self, future: CommitFuture, commit: bool) -> None:
         """What takes several ENDs, one after the other."""
@@ -148,16 +177,25 @@ class Commits:
                 self._ending.remove(future)
             self._link.wake()
 
-    def _put(self, end: End) -> None:
-        """Put a request, or leave it to the repetition."""
+    def _put_some(self) -> None:
+        """Put requests as long as there is room."""
+        while self._unput and self._put(self._unput[0]):
+            self._unput.popleft()
+
+    def _put(self, end: End) -> bool:
+        """Put a request that is not answered; False without room, or a session: `drive` has one."""
         link, halves = self._link, end.halves
+        if end.serial not in self._ends:
+            return True
         try:
             if len(halves) == 1:
-                link.put_end(self._form, end.serial, end.tx, end.commit, halves[0], alone=False)
-            else:
-                link.put(transactionwire.encode(end))
+                return link.put_end(
+                    self._form, end.serial, end.tx, end.commit, halves[0], alone=False
+                )
+            return link.put(transactionwire.encode(end))
         except (Unavailable, Closed):
             link.lose()
+            return False
 
     def _take_answers(self) -> None:
         answered = self._link.answered
@@ -170,7 +208,7 @@ class Commits:
                 self._link.expected.add(answer.serial)
                 continue
             del self._asked[answer.serial], self._ends[answer.serial]
-            future.end(future._transaction.end_by(answer))
+            self._ended.append((future, future._transaction.end_by(answer)))
 
     # -------------------------------------------------------------- what futures need of an owner
 
@@ -178,6 +216,7 @@ class Commits:
         """Move commits on until this one is answered. Raises Timeout, Closed."""
         deadline_ns = self._owner.deadline(timeout)
         while not future.settle():
+            self._owner.require_open()
             if now_ns() >= deadline_ns:
                 raise Timeout("the transaction has no answer yet; ask the future again")
             if future._is_waiting:
@@ -210,6 +249,10 @@ class Commits:
             future.end(future._transaction.in_doubt(str(error)))
 
     def _wait_answer(self, deadline_ns: int, is_done: Callable[[], bool]) -> None:
+        session, _lane = self._link.living(deadline_ns)
+        if session is not self._session:
+            self._session = session
+            self._repeat()
         if self._look_out() or is_done():
             return
         until = min(deadline_ns, now_ns() + _REPEAT_NS)
@@ -226,18 +269,22 @@ class Commits:
 
     def _wait_halves(self, future: CommitFuture, deadline_ns: int) -> None:
         """Until its halves are in the log."""
-        for row in _missing(future):
-            row._page.owner.drive(row, max(0.0, (deadline_ns - now_ns()) / 1e9))
+        transaction = future._transaction
+        for half in transaction.halves:
+            half.await_place(seconds_until(deadline_ns))
+        if transaction.is_putting:
+            pause(_PAUSE_S)
 
     def _repeat(self) -> None:
         """Put what has no answer once more: who was asked may have forgotten it."""
         with self._lock:
-            for end in self._ends.values():
-                self._put(end)
+            self._unput = deque(self._ends.values())
+            self._put_some()
 
     def watch(self, future: Pending[Any]) -> None:
         """Decide a future that nobody waits for in a thread of our own."""
         assert isinstance(future, CommitFuture), "others have another owner"
+        self._owner.require_open()
         with self._lock:
             self._watched.append(future)
             if self._watcher is None:

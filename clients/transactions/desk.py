@@ -8,7 +8,7 @@ import threading
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.clients.session import deadline_after, now_ns
+from gantrymq.clients.session import deadline_after, now_ns, seconds_until
 from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.commits import Commits
 from gantrymq.clients.transactions.endform import EndForm
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: While the disk is full the decision is asked for again so often.
 _DISK_FULL_S: Final = 0.2
-#: Closing waits no longer for the rollback of a transaction that was left open.
+#: Closing waits no longer for the rollbacks of transactions that were left open.
 _CLOSE_S: Final = 3.0
 #: Numbers that a transaction's id has room for.
 _COUNTED: Final = 1 << 40
@@ -106,18 +106,24 @@ class Transactions:
         """Roll back what is open, as well as can be, and end the sessions. Safe to call twice."""
         if self._answers is not None:
             self._answers.close()
-        for future in self._commits.pending():
-            future.exception(_CLOSE_S)
+        try:
+            for future in self._commits.pending():
+                future.exception(_CLOSE_S)
+            self._roll_back_open()
+        finally:
+            self._link.close()
+
+    def _roll_back_open(self) -> None:
+        deadline_ns = deadline_after(min(self._timeout, _CLOSE_S))
         for transaction in list(self.open.values()):
             try:
-                transaction.rollback(min(self._timeout, _CLOSE_S))
+                transaction.rollback(seconds_until(deadline_ns))
                 what = "rolled back"
             except TransactionDecided:
                 continue  # by a check
             except GantryError as error:
                 what = f"not rolled back, checks will ask for it ({error})"
             log.warning("the producer is closed with %r open: %s", transaction, what)
-        self._link.close()
 
 
 def require_group(group: str | None) -> str:

@@ -12,7 +12,7 @@ from gantrymq.clients.message import Message, message_of
 from gantrymq.clients.sends import DURABLE, URGENT
 from gantrymq.clients.transactions.transaction import HalfReceipt, Transaction
 from gantrymq.shm.codes import Level, ParkMode
-from gantrymq.shm.errors import BrokerGone, MessageIllegal, shown
+from gantrymq.shm.errors import BrokerGone, MessageIllegal, Timeout, shown
 from gantrymq.shm.properties import CHECK_IMMUNITY, GANTRY_TX_DELAY, encode_properties
 
 if TYPE_CHECKING:
@@ -71,14 +71,33 @@ class HalfSends:
             raise MessageIllegal(
                 f"transaction is {shown(transaction)}: give one of producer.transaction()"
             )
-        with transaction.lock:
-            block = transaction.block(self._link)
-            try:
-                half = self._put_or_keep(block, message, body, wishes, parts)
-            except BaseException as error:
-                transaction.fail(error)
-                raise
-            transaction.add(half)
+        self._link.require_open()
+        transaction.require_taking()  # before another thread's end of it is waited for
+        try:
+            with transaction.turn(self._link.deadline(wishes[1])):
+                return self._add(transaction, message, body, wishes, parts)
+        except Timeout as error:
+            transaction.fail(error)
+            raise
+
+    def _add(
+        self,
+        transaction: Transaction,
+        message: Message | str,
+        body: Any,  # noqa: ANN401
+        wishes: tuple[str | None, float | None, int],
+        parts: MessageParts,
+    ) -> HalfReceipt:
+        """Put a half, in the transaction's turn."""
+        block = transaction.block(self._link)
+        try:
+            half = self._put_or_keep(block, message, body, wishes, parts)
+        except BaseException as error:
+            transaction.fail(error)
+            if isinstance(error, Exception):  # else it was broken off, perhaps behind the put
+                transaction.take_back()
+            raise
+        transaction.add(half)
         return half
 
     def _put_or_keep(

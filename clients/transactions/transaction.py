@@ -15,14 +15,18 @@ from typing import Final, Protocol, Self
 from gantrymq.clients.arguments import judged
 from gantrymq.clients.closing import OfOneProcess
 from gantrymq.clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
-from gantrymq.clients.session import now_ns
+from gantrymq.clients.session import Turn, seconds_until
 from gantrymq.clients.transactions.checkerlink import TOLD
 from gantrymq.clients.writerlink import WriterLink
 from gantrymq.shm import transactionwire
 from gantrymq.shm.errors import (
     Closed,
+    DiskFull,
+    Evicted,
     GantryError,
+    Incompatible,
     MessageIllegal,
+    StoreFailed,
     TransactionDecided,
     TransactionFailed,
     TransactionInDoubt,
@@ -35,6 +39,8 @@ _ROW_MASK: Final = PAGE_ROWS - 1
 _STILL_OPEN: Final = frozenset(
     {transactionwire.DISK_FULL, transactionwire.UNSTORABLE, transactionwire.REFUSED}
 )
+#: Errors of a half that leave open whether it is stored; all others say that it is not.
+_MAY_BE_STORED: Final = (StoreFailed, Closed, Evicted, Incompatible)
 
 
 class Owner(Protocol):
@@ -80,6 +86,50 @@ class HalfReceipt(ReceiptFuture):
             return None
         return words[at + frames.OUT_POSITION], words[at + frames.OUT_OFFSET]
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether it may be in the log, or come there, at a place that is not known."""
+        if self.place() is not None:
+            return False
+        if not self.settle() or self._exception is None:
+            return True
+        error = self._exception
+        return isinstance(error, _MAY_BE_STORED) and not isinstance(error, DiskFull)
+
+    def await_place(self, timeout: float) -> None:
+        """Until its place is known, or that it has none. Raises Timeout, or what a session does."""
+        placing = _Placing.of_half(self)
+        if not placing.settle():
+            self._page.owner.drive(placing, timeout)
+            if placing.is_decided:  # by a failure of the store
+                self.set_exception(placing._exception)
+
+    def why_nowhere(self) -> BaseException:
+        """Why it has no place, once it is settled."""
+        return self._exception or TransactionFailed(
+            "a message is in the log, but the broker was restarted and no longer knows where"
+        )
+
+
+class _Placing(Pending[None]):
+    """Done once a half's place is known, or that it has none, whatever its level."""
+
+    _half: HalfReceipt
+
+    @classmethod
+    def of_half(cls, half: HalfReceipt) -> Self:
+        """To be waited for."""
+        placing = cls()
+        placing._half, placing._seq = half, half._seq
+        return placing
+
+    def settle(self) -> bool:
+        return self.is_decided or self._half.place() is not None or self._half.settle()
+
+    @property
+    def wanted_end(self) -> int:
+        return 0
+
 
 class Transaction(OfOneProcess):
     """Messages of one producer that are delivered together or not at all.
@@ -92,7 +142,9 @@ class Transaction(OfOneProcess):
     state = "open"
     _failure: BaseException | None = None
     _future: Pending[None] | None = None
+    _is_ending = False  # from then on it takes no message
     _numbered = 0  # halves that were begun
+    _not_put = 0  # of these, not handed over
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -112,11 +164,44 @@ class Transaction(OfOneProcess):
         """
         if self._owner.writer is not writer:
             raise MessageIllegal("the transaction is another producer's: send with that one")
-        if self.state != "open" or self._failure is not None:
-            why = "has failed" if self._failure is not None else f"is {self.state}"
-            raise Closed(f"transaction {self.transaction_id} {why}: begin another one")
+        # Counted before the look: an end that begins meanwhile waits for it, or is seen here.
         self._numbered = number = self._numbered + 1
+        try:
+            self.require_taking()
+        except Closed:
+            self.take_back()
+            raise
         return b"%s%s,%d\x02" % (self._owner.prefix, self.transaction_id.encode(), number)
+
+    def turn(self, deadline_ns: int) -> Turn:
+        """For a call on it: one at a time. `with` it; raises Timeout."""
+        return Turn(
+            self.lock,
+            deadline_ns,
+            "another thread's call on this transaction has not ended in time",
+        )
+
+    def require_taking(self) -> None:
+        """Raise Closed once it takes no message any more."""
+        if not self._is_ending and self._failure is None:
+            return
+        if self._failure is not None:
+            why = "has failed"
+        else:
+            why = "is being ended" if self.state == "open" else f"is {self.state}"
+        raise Closed(f"transaction {self.transaction_id} {why}: begin another one")
+
+    def take_back(self) -> None:
+        """The half that was begun last is not handed over."""
+        self._not_put += 1
+
+    @property
+    def is_putting(self) -> bool:
+        """Whether a half was begun of which there is no receipt, nor that it was not put.
+
+        While a thread sends it, and for good if that was broken off.
+        """
+        return self._numbered - self._not_put != len(self._halves)
 
     def add(self, half: HalfReceipt) -> None:
         """A half is on its way."""
@@ -138,30 +223,39 @@ class Transaction(OfOneProcess):
 
     def is_ready(self) -> int:
         """0 while a half is on its way; 1 if all are in the log, -1 if one can't be committed."""
+        if self.is_putting and self._failure is None:
+            return 0
         for half in self._halves:
             if half.place() is None:
                 if not half.settle():
                     return 0
-                self.fail(half.exception(0) or TransactionFailed("its place is not known"))
+                self.fail(half.why_nowhere())
         return 1 if self._failure is None else -1
 
     def end_now(self, commit: bool) -> GantryError | None:
         """Decide what takes no single END; the error, if there is one."""
+        deadline_ns = self._owner.deadline(None)
+        if not commit:
+            return self._roll_back_failed(deadline_ns)
         try:
-            self._decide(commit, self.places(), self._owner.deadline(None))
+            self._decide(True, self.places(), deadline_ns)
         except GantryError as error:
             return error
-        return None if commit else self._failed_text("what was stored is rolled back")
+        return None
 
     def end_by(self, answer: Ended) -> GantryError | None:
         """The END of a commit is answered; the error, if there is one."""
         wanted = COMMITTED if self._failure is None else ROLLED_BACK
         if answer.error or answer.outcome != wanted:
             return self._refused(answer, wanted)
-        self._is(wanted)
+        doubt = self._has_ended(wanted)
         if self._failure is None:
             return None
-        return self._failed_text("what was stored is rolled back")
+        return self._failed_text(
+            f"what was stored is not known to be rolled back ({doubt})"
+            if doubt
+            else "what was stored is rolled back"
+        )
 
     # ------------------------------------------------------------------------------------- the end
 
@@ -169,7 +263,8 @@ class Transaction(OfOneProcess):
         """Deliver the messages: they are in the log, at their topics' level, when this returns.
 
         Raises TransactionFailed (a message could not be stored: rolled back), TransactionDecided
-        (otherwise, before: `outcome`), TransactionInDoubt (call it again, or leave it to checks).
+        (otherwise, before: `outcome`), TransactionInDoubt (call it again, or leave it to checks),
+        Timeout (another thread was in a call on it all the time).
         """
         self._end(True, timeout)
 
@@ -180,26 +275,35 @@ class Transaction(OfOneProcess):
         a time: at the latest when a future is waited for, has a callback, or at `close`.
         """
         self._owner.require_open()
-        with self.lock:
-            if self._future is None:
-                if self.state != "open":
-                    self._is_ended(True)
-                self._future = self._owner.commit_later(self)
-            return self._future
+        # No lock: another thread may be in a call that waits. Two futures would do no harm.
+        future = self._future
+        if future is None:
+            if self.state != "open":
+                self._is_ended(True)
+            self._is_ending = True
+            future = self._future = self._owner.commit_later(self)
+        return future
 
     def rollback(self, timeout: float | None = None) -> None:
-        """Deliver nothing. Raises TransactionDecided, TransactionInDoubt."""
+        """Deliver nothing, nor what `send_async` has on its way, which is waited for.
+
+        Raises TransactionDecided, TransactionInDoubt (call it again, or leave it to checks),
+        Timeout (another thread was in a call on it all the time).
+        """
         self._end(False, timeout)
 
     def _end(self, commit: bool, timeout: float | None) -> None:
         if timeout is not None:
             (timeout,) = judged("Transaction.commit", timeout)
-        with self.lock:
+        self._owner.require_open()
+        deadline_ns = self._owner.deadline(timeout)
+        with self.turn(deadline_ns):
+            self._is_ending = True
             asked = self._end_soon(commit)
             if asked == TOLD:
                 self._is(COMMITTED if commit else ROLLED_BACK)
             else:
-                self._end_slowly(commit, timeout, asked)
+                self._end_slowly(commit, deadline_ns, asked)
 
     def _end_soon(self, commit: bool) -> int:
         """Ask for the end of what is usual: one half, stored at its level, nothing else going on.
@@ -209,6 +313,7 @@ class Transaction(OfOneProcess):
         halves, owner = self._halves, self._owner
         if (
             len(halves) != 1
+            or self.is_putting
             or self.state != "open"
             or self._failure is not None
             or self._future is not None
@@ -219,17 +324,14 @@ class Transaction(OfOneProcess):
         place = halves[0].place()
         return 0 if place is None else owner.end_soon(self.transaction_id, commit, place)
 
-    def _end_slowly(self, commit: bool, timeout: float | None, asked: int) -> None:
+    def _end_slowly(self, commit: bool, deadline_ns: int, asked: int) -> None:
         """Wait for what is on its way before; the lock is held."""
-        owner = self._owner
-        owner.require_open()
-        deadline_ns = owner.deadline(timeout)
+        self._owner.require_open()
         if self._future is not None and (commit or not self._future.done()):
-            self._future.result(max(0.0, (deadline_ns - now_ns()) / 1e9))
+            self._future.result(seconds_until(deadline_ns))
         if self._is_ended(commit):
             return
-        if commit:
-            self._await_halves(deadline_ns)
+        self._await_halves(deadline_ns, at_level=commit)
         if commit and self._failure is not None:
             raise self._roll_back_failed(deadline_ns) from self._failure
         self._decide(commit, self.places(), deadline_ns, asked)
@@ -244,21 +346,23 @@ class Transaction(OfOneProcess):
             raise TransactionFailed(f"transaction {self.transaction_id} has failed")
         raise self._decided("")
 
-    def _await_halves(self, deadline_ns: int) -> None:
-        """Until each half has its place; one that has none is a failure."""
+    def _await_halves(self, deadline_ns: int, *, at_level: bool) -> None:
+        """Until each half has its place; one that has none is a failure.
+
+        All of them, also behind that: a rollback ends what is stored by then, and nothing else.
+        """
+        if self.is_putting:
+            self.fail(TransactionFailed("the send of a message was broken off, by this call maybe"))
         for half in self._halves:
             if half.settle() and half._exception is None and half.place() is not None:
                 continue
             try:
-                half.result(max(0.0, (deadline_ns - now_ns()) / 1e9))
+                left_s = seconds_until(deadline_ns)
+                half.result(left_s) if at_level else half.await_place(left_s)
                 if half.place() is None:
-                    raise TransactionFailed(
-                        "a message is in the log, but the broker was restarted and no longer knows"
-                        " where"
-                    )
+                    raise half.why_nowhere()
             except GantryError as error:
                 self.fail(error)
-                return
 
     def _roll_back_failed(self, deadline_ns: int) -> TransactionFailed:
         stored = sum(half.place() is not None for half in self._halves)
@@ -295,10 +399,25 @@ class Transaction(OfOneProcess):
             if answer.error or answer.outcome != wanted:
                 raise self._refused(answer, wanted)
             asked = 0
+        doubt = self._has_ended(wanted)
+        if doubt is not None:
+            raise doubt
+
+    def _has_ended(self, wanted: str) -> TransactionInDoubt | None:
+        """All halves with a place are what was wanted; why the transaction is not, if it is not."""
+        unsure = sum(half.is_unsure for half in self._halves) + self.is_putting
+        if wanted == ROLLED_BACK and unsure:
+            return self.in_doubt(
+                f"{unsure} of its messages may be stored, or come into the log, at places that are"
+                " not known yet; its other messages are rolled back",
+                wanted,
+            )
         self._is(wanted)
+        return None
 
     def _is(self, state: str) -> None:
-        self.state = state
+        if self.state in ("open", "in_doubt"):  # else another thread has learned how it ended
+            self.state = state
         self._owner.open.pop(self.transaction_id, None)
 
     def _refused(self, answer: Ended, wanted: str) -> GantryError:

@@ -272,16 +272,14 @@ class Books(Model):
 
 
 def _end_of(storage: Storage, name: QueueName, offset: int, unit_bytes: int) -> int:
-    """Where the record of a queue's message ends; 0 while the queue is not there.
+    """Where the record of a queue's message ends; 0 if the reader has yet to make that unit again.
 
-    An application may begin with a message after a power cut that it was handed before, and the
-    reader is yet to make the queue again.
+    A start makes holes of units and removes files; the message may have been handed out before.
     """
     at = offset * layout.CQ_UNIT_BYTES
     base = at // unit_bytes * unit_bytes
     path = f"{queue_directory(storage, *name)}/{base:020d}"
     if not storage.exists(path):
         return 0
-    file = storage.open(path)
-    unit = layout.CQ_UNIT.unpack(file.view(), at - base)
+    unit = layout.CQ_UNIT.unpack(storage.open(path).view(), at - base)
     return int(unit["physical_offset"]) + int(unit["size"])

@@ -5,13 +5,15 @@ What its work came to is in a database that outlives it (txnoracle.Transaction.l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.clients.message import ReceivedMessage
+from gantrymq.clients.message import ReceivedMessage, SendReceipt
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm.codes import ParkMode
 from gantrymq.shm.errors import (
+    Closed,
     DiskFull,
     GantryError,
     StoreFailed,
@@ -95,7 +97,7 @@ class Payer(Application):
             for _ in range(self.dice.randint(1, HALVES_MAX)):
                 self._send(producer, transaction, known)
             self.rest(0.3)
-            self._end(transaction, known)
+            self._end(producer, transaction, known)
         except GantryError as error:
             self.books.tally[f"payments end by {type(error).__name__}"] += 1
             known.wavers = True  # part of it may be there, and goes as checks say
@@ -105,11 +107,18 @@ class Payer(Application):
                 raise
 
     def _send(self, producer: Producer, transaction: Transaction, known: Known) -> None:
+        topic, body = self._begin(known)
+        self._book(body, known, lambda: producer.send(topic, body, transaction=transaction))
+
+    def _begin(self, known: Known) -> tuple[str, bytes]:
         topic, size = self.dice.choice(self.topics), self.dice.choice([0, 200])
         body = self.books.begin(self.name, topic, size, _HALF)
         self.books.transactions_of[body] = known
+        return topic, body
+
+    def _book(self, body: bytes, known: Known, send: Callable[[], SendReceipt]) -> None:
         try:
-            receipt = producer.send(topic, body, transaction=transaction)
+            receipt = send()
         except GantryError as error:
             self.books.ended(body, fate_of(error), error)
             raise
@@ -117,24 +126,51 @@ class Payer(Application):
         if receipt.durability == "durable" and receipt.offset_msg_id:
             known.safe.add(parse_offset_message_id(receipt.offset_msg_id)[1])
 
-    def _end(self, transaction: Transaction, known: Known) -> None:
+    def _end(self, producer: Producer, transaction: Transaction, known: Known) -> None:
         if self.dice.random() < 0.15:
             known.local = self.dice.random() < 0.5
             known.wavers = True  # a close rolls back what no check has asked for before
             return  # left to checks
         known.local = self.dice.random() < 0.75
         if self.dice.random() < 0.3:
-            self._end_later(transaction, known)
+            self._end_later(producer, transaction, known)
             return
         (transaction.commit if known.local else transaction.rollback)()
         self._told(known)
 
-    def _end_later(self, transaction: Transaction, known: Known) -> None:
+    def _end_later(self, producer: Producer, transaction: Transaction, known: Known) -> None:
         if known.local:
-            transaction.commit_async().result()
+            future = transaction.commit_async()
+            self._refuse(producer, transaction)
+            future.result()
         else:
-            transaction.rollback()
+            self._roll_back_on_its_way(producer, transaction, known)
         self._told(known)
+
+    def _refuse(self, producer: Producer, transaction: Transaction) -> None:
+        """What comes behind the end is taken by nobody."""
+        try:
+            producer.send_async(self.topics[0], b"late", transaction=transaction)
+        except Closed:
+            self.books.tally["late halves refused"] += 1
+            return
+        raise AssertionError("a message is taken behind its transaction's end")
+
+    def _roll_back_on_its_way(
+        self, producer: Producer, transaction: Transaction, known: Known
+    ) -> None:
+        """A message that nobody has waited for goes with the others."""
+        topic, body = self._begin(known)
+        try:
+            half = producer.send_async(topic, body, transaction=transaction)
+        except GantryError as error:
+            self.books.ended(body, fate_of(error), error)
+            raise
+        try:
+            transaction.rollback()
+        finally:
+            self._book(body, known, half.result)
+        self.books.tally["halves rolled back on their way"] += 1
 
     def _told(self, known: Known) -> None:
         self.books.tally["payments"] += 1

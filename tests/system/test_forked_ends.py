@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -20,16 +21,18 @@ from gantrymq.clients.queries.client import Client
 from gantrymq.shm.errors import Closed
 from gantrymq.temporary import Broker
 from tests.support.applications import FIRST, PATIENCE_S
+from tests.support.clientlocks import held, locks_of
 from tests.support.tree import ROOT
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
+from tests.system.test_closed_clients import CALLS
 
 
 def _in_child(act: Callable[[], object]) -> int:
     """Do something in a forked child, whose frames then end as those of a process of Python do."""
     pid = os.fork()
     if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return _code_of(pid)
     code = 1
     try:
         act()
@@ -38,6 +41,19 @@ def _in_child(act: Callable[[], object]) -> int:
         os.write(2, f"{error!r}\n".encode())
     finally:
         os._exit(code)
+
+
+def _code_of(pid: int) -> int:
+    """How a child has ended; one that hangs is killed, and fails the test."""
+    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    try:
+        poll_until(lambda: os.waitid(os.P_PID, pid, how), "the child has ended")
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        status = os.waitpid(pid, 0)[1]
+    return os.waitstatus_to_exitcode(status)
 
 
 def _end(thing: object) -> None:
@@ -218,3 +234,53 @@ def test_a_closed_broker_is_not_started() -> None:
         with pytest.raises(Closed, match="files are removed"):
             again()
     broker.stop()
+
+
+def test_a_child_finds_no_lock_of_its_parents_threads(broker: Broker, topic: str) -> None:
+    """Every call there says that it is the parent's, whatever a thread was doing at the fork."""
+    group = "g-" + topic
+    with (
+        Producer(broker.home, producer_group=group) as producer,
+        PullConsumer("pull-" + group, [topic], home=broker.home) as pull,
+        PushConsumer(group, [topic], lambda _: None, home=broker.home) as push,
+    ):
+        producer.send(topic, b"x")
+        pull.poll(timeout=0)
+        transactions = [producer.transaction() for _ in range(3)]
+        for transaction in transactions:
+            producer.send(topic, b"half", transaction=transaction)
+        transactions.pop().commit()
+        first, second = transactions
+        future = first.commit_async()
+        calls: dict[str, Callable[[], object]] = {
+            "commit": lambda: second.commit(PATIENCE_S),
+            "rollback": lambda: second.rollback(PATIENCE_S),
+            "commit_async": second.commit_async,
+            "send into": lambda: producer.send(topic, b"x", transaction=second),
+            "send_async into": lambda: producer.send_async(topic, b"x", transaction=second),
+            "result": lambda: future.result(PATIENCE_S),
+            "exception": lambda: future.exception(PATIENCE_S),
+            "callback": lambda: future.add_done_callback(print),
+        }
+        for thing in (producer, pull, push):
+            for name, arguments in CALLS[type(thing)].items():
+                calls[f"{type(thing).__name__}.{name}"] = partial(_call, thing, name, arguments)
+
+        def try_all() -> None:
+            for name, call in calls.items():
+                os.write(2, f"{name}: ".encode())  # the last one is what hangs
+                with pytest.raises(Closed):
+                    call()
+                os.write(2, b"Closed\n")
+
+        locks = locks_of(producer, pull, push, first, second, future)
+        with held(lock for several in locks.values() for lock in several):
+            code = _in_child(try_all)
+        assert code == 0
+        future.result(PATIENCE_S)
+        second.rollback()
+
+
+def _call(thing: object, name: str, arguments: tuple[object, ...]) -> object:
+    result = getattr(thing, name)(*arguments)
+    return next(result) if name == "__iter__" else result

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,13 +23,15 @@ from gantrymq.clients.control import look_at
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.push import consumer as push_module
 from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.transactions.transaction import Transaction
 from gantrymq.shm import transactionwire
 from gantrymq.shm.codes import Role
-from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
+from gantrymq.shm.errors import BrokerGone, Closed, GantryError, Timeout
 from gantrymq.temporary import Broker
 from tests.support.brokers import ServingBroker
+from tests.support.clientlocks import held, locks_of
 from tests.support.watchdog import PATIENCE_S, poll_until
-from tests.system.test_broker_away import WAITS
+from tests.system.test_broker_away import HANDLE, WAITS
 
 T = TypeVar("T")
 SHORT_S = 0.05
@@ -231,3 +233,130 @@ def test_a_call_waits_for_a_hung_agent_as_long_as_it_was_told(
             ]
             for call in calls:
                 call.require_told()
+
+
+#: Locks that are held for a few statements, by nobody who waits for anything else.
+MOMENTS = {
+    "WriterLink.lock", "Backlog._lock", "CheckerLink._lock", "Commits._lock", "Session._turn",
+}  # fmt: skip
+#: Calls on one transaction; they wait for each other.
+SHARED: dict[str, Callable[[Producer, Transaction, float], object]] = {
+    "commit": lambda _p, tx, s: tx.commit(s),
+    "rollback": lambda _p, tx, s: tx.rollback(s),
+    "send": lambda p, tx, s: p.send("new", b"x", transaction=tx, timeout=s),
+    "send_async": lambda p, tx, s: p.send_async("new", b"x", transaction=tx, timeout=s),
+    "commit_async": lambda _p, tx, s: tx.commit_async().result(s),
+    "recall": lambda p, _tx, s: p.recall_message("t", HANDLE, timeout=s),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_call_waits_for_another_threads_lock_as_long_as_it_was_told(
+    serving: ServingBroker, name: str
+) -> None:
+    """Whatever that one waits for."""
+    with Producer(serving.home, producer_group="g", timeout=math.inf) as producer:
+        other, transaction = (producer.transaction() for _ in range(2))
+        for each in (other, transaction):
+            producer.send("t", b"half", transaction=each)
+        other.commit()
+        locks = locks_of(producer, transaction)
+        with held(lock for kind in locks.keys() - MOMENTS for lock in locks[kind]):
+            told = Beside(partial(SHARED[name], producer, transaction, SHORT_S)).require_told()
+        if name == "commit_async":  # it takes none: what it waits for is the answer
+            assert told is None
+        else:
+            assert isinstance(told, Timeout)
+
+
+#: What a thread waits for, whose lock it has meanwhile, and how others on the same thing end.
+BESIDE: dict[str, tuple[Role, str, type[GantryError]]] = {
+    "commit": (Role.TXN_CHECKER, "Transaction.lock", Timeout),
+    "rollback": (Role.TXN_CHECKER, "Transaction.lock", Timeout),
+    "recall": (Role.SCHEDULER, "Recaller._lock", Timeout),
+    "send into": (Role.TXN_CHECKER, "Transaction.lock", Closed),
+    "send_async into": (Role.TXN_CHECKER, "Transaction.lock", Closed),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_call_beside_one_that_waits_for_an_agent_ends_by_its_own_timeout(
+    serving: ServingBroker, name: str
+) -> None:
+    role, lock_name, kind = BESIDE[name]
+    patient, hasty = (SHARED[way] for way in _WAYS[name])
+    with Producer(serving.home, producer_group="g", timeout=math.inf) as producer:
+        transaction = producer.transaction()
+        producer.send("t", b"half", transaction=transaction)
+        (lock,) = locks_of(producer, transaction)[lock_name]
+        with hung(serving.pid_of(role)):
+            waiting = Beside(partial(patient, producer, transaction, math.inf))
+            poll_until(lambda: _is_taken(lock), "the other thread is in its call")
+            told = Beside(partial(hasty, producer, transaction, SHORT_S)).require_told()
+            assert waiting.is_alive()
+        assert isinstance(told, kind)
+        waiting.require_told()
+
+
+_WAYS = {
+    "commit": ("commit", "commit"),
+    "rollback": ("commit", "rollback"),
+    "recall": ("recall", "recall"),
+    "send into": ("commit", "send"),
+    "send_async into": ("rollback", "send_async"),
+}
+
+
+def _is_taken(lock: Any) -> bool:  # noqa: ANN401 - an RLock
+    if lock.acquire(blocking=False):
+        lock.release()
+        return False
+    return True
+
+
+def test_commits_without_waiting_open_no_session(
+    serving: ServingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do they wait for the thread that does, for callbacks; each future has its own time."""
+    never_answered(monkeypatch)
+    with Producer(serving.home, producer_group="g", timeout=math.inf) as producer:
+        transactions = [producer.transaction() for _ in range(20)]
+        for transaction in transactions:
+            producer.send("t", b"half", transaction=transaction)
+        (opening,) = locks_of(producer, transactions[0])["CheckerLink._opening"]
+        called = threading.Event()
+        with hung(serving.process.pid):
+            begun = Beside(lambda: [each.commit_async() for each in transactions[:10]])
+            futures = begun.require_told()
+            assert isinstance(futures, list)
+            futures[0].add_done_callback(lambda _future: called.set())
+            poll_until(lambda: _is_taken(opening), "a thread opens the session")
+            more = Beside(lambda: [each.commit_async() for each in transactions[10:]])
+            futures += more.require_told()  # type: ignore[arg-type]
+            for future in (futures[0], futures[-1]):
+                told = Beside(partial(future.result, SHORT_S)).require_told()
+                assert isinstance(told, Timeout)
+        assert called.wait(PATIENCE_S)
+        for future in futures:
+            future.result(PATIENCE_S)
+
+
+def test_a_callback_of_a_commit_holds_up_no_other(serving: ServingBroker) -> None:
+    with Producer(serving.home, producer_group="g", timeout=PATIENCE_S) as producer:
+        first, second = (producer.transaction() for _ in range(2))
+        for transaction in (first, second):
+            producer.send("t", b"half", transaction=transaction)
+        entered, leave = threading.Event(), threading.Event()
+
+        def stay(_future: object) -> None:
+            entered.set()
+            leave.wait()
+
+        slow = first.commit_async()
+        slow.add_done_callback(stay)
+        assert entered.wait(PATIENCE_S)
+        try:
+            told = Beside(lambda: second.commit_async().result(PATIENCE_S)).require_told()
+        finally:
+            leave.set()
+        assert told is None

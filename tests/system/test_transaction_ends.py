@@ -1,0 +1,241 @@
+"""What the end of a transaction ends: every message of it, those on their way too, and no other."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+
+import pytest
+
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.session import deadline_after
+from gantrymq.clients.transactions.checkerlink import CheckerLink
+from gantrymq.clients.transactions.transaction import Transaction
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import (
+    BrokerGone,
+    Closed,
+    DiskFull,
+    StoreFailed,
+    TransactionFailed,
+    TransactionInDoubt,
+)
+from gantrymq.shm.transactionwire import End
+from tests.support.brokers import ServingBroker
+from tests.support.watchdog import PATIENCE_S, poll_until
+from tests.system.test_patience import SHORT_S, Beside, hung
+
+GROUP = "pay"
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingBroker]:
+    home = tmp_path_factory.mktemp("ends") / "home"
+    with ServingBroker(home, hung_agent_timeout=0) as broker:
+        yield broker.wait_until_ready()
+
+
+@pytest.fixture
+def producer(serving: ServingBroker) -> Iterator[Producer]:
+    with Producer(serving.home, producer_group=GROUP, timeout=PATIENCE_S) as made:
+        made.send("t", b"first")
+        yield made
+
+
+def outcomes(serving: ServingBroker, transaction: Transaction) -> set[str]:
+    """What became of each message, said by the txn-checker to somebody who wants them delivered."""
+    with closing(CheckerLink(serving.home)) as link:
+        return {
+            link.end(
+                End(0, GROUP, transaction.transaction_id, True, [place]), deadline_after(PATIENCE_S)
+            ).outcome
+            for place in transaction.places()
+        }
+
+
+def many(producer: Producer, transaction: Transaction) -> None:
+    """Messages that are on their way still."""
+    for number in range(200):
+        producer.send_async("t", b"%d" % number, transaction=transaction)
+
+
+def fall_out(producer: Producer) -> Transaction:
+    with pytest.raises(ValueError, match="local work") as caught, producer.transaction() as made:  # noqa: PT012
+        many(producer, made)
+        raise ValueError("local work")
+    assert caught.value.__notes__[0].endswith("200 messages rolled back")
+    return made
+
+
+def roll_back(producer: Producer) -> Transaction:
+    transaction = producer.begin_transaction()
+    many(producer, transaction)
+    transaction.rollback()
+    return transaction
+
+
+def close(producer: Producer) -> Transaction:
+    transaction = producer.begin_transaction()
+    many(producer, transaction)
+    producer.close()
+    return transaction
+
+
+@pytest.mark.parametrize("end", [fall_out, roll_back, close])
+def test_a_rollback_ends_what_is_on_its_way(
+    serving: ServingBroker, producer: Producer, end: Callable[[Producer], Transaction]
+) -> None:
+    transaction = end(producer)
+    assert (transaction.state, len(transaction.places())) == ("rolled_back", 200)
+    assert outcomes(serving, transaction) == {"rolled_back"}
+
+
+@pytest.mark.parametrize("stored", [0, 1])
+def test_a_rollback_waits_for_what_is_on_its_way(
+    serving: ServingBroker, producer: Producer, stored: int
+) -> None:
+    transaction = producer.begin_transaction()
+    for _ in range(stored):
+        producer.send("t", b"stored", transaction=transaction)
+    with hung(serving.pid_of(Role.WRITER)):
+        producer.send_async("t", b"on its way", transaction=transaction)
+        beside = Beside(transaction.rollback)
+        poll_until(lambda: producer._link._sleepers, "the rollback waits for the message")
+    assert beside.require_told() is None
+    assert (transaction.state, len(transaction.places())) == ("rolled_back", stored + 1)
+    assert outcomes(serving, transaction) == {"rolled_back"}
+
+
+def test_a_rollback_that_is_not_known_to_be_whole_says_so(
+    serving: ServingBroker, producer: Producer
+) -> None:
+    """What is stored is rolled back all the same; the next one asks for the rest."""
+    transaction = producer.begin_transaction()
+    producer.send("t", b"stored", transaction=transaction)
+    (stored,) = transaction.places()
+    with hung(serving.pid_of(Role.WRITER)):
+        producer.send_async("t", b"on its way", transaction=transaction)
+        with pytest.raises(TransactionInDoubt, match="rolled back"):
+            transaction.rollback(timeout=SHORT_S)
+        assert transaction.state == "in_doubt"
+        with pytest.raises(Closed, match="has failed"):
+            producer.send("t", b"late", transaction=transaction)
+    transaction.rollback()
+    assert (transaction.state, transaction.places()[0]) == ("rolled_back", stored)
+    assert outcomes(serving, transaction) == {"rolled_back"}
+
+
+def test_a_commit_that_fails_rolls_back_what_is_on_its_way(
+    serving: ServingBroker, producer: Producer
+) -> None:
+    """The refused one is the first of them: the others are waited for."""
+    transaction = producer.begin_transaction()
+    with hung(serving.pid_of(Role.WRITER)):
+        producer.send_async("t", b"refused", queue_id=900, transaction=transaction)
+        producer.send_async("t", b"on its way", transaction=transaction)
+        with pytest.raises(TransactionFailed, match="not known to be rolled back"):
+            transaction.commit(timeout=SHORT_S)
+        assert transaction.state == "in_doubt"
+        beside = Beside(transaction.commit)
+        poll_until(lambda: producer._link._sleepers, "the commit waits for the messages")
+    assert "1 that were stored are rolled back" in str(beside.require_told())
+    assert (transaction.state, len(transaction.places())) == ("rolled_back", 1)
+    assert outcomes(serving, transaction) == {"rolled_back"}
+
+
+REFUSED = (DiskFull("no room"), BrokerGone("never handed over"))
+
+
+@pytest.mark.parametrize("error", [*REFUSED, StoreFailed("stored or not")])
+def test_what_is_not_stored_is_nothing_to_end(
+    serving: ServingBroker, producer: Producer, error: Exception
+) -> None:
+    """What may be is: nobody knows where."""
+    transaction = producer.begin_transaction()
+    with hung(serving.pid_of(Role.WRITER)):
+        half = producer.send_async("t", b"x", transaction=transaction)
+        half.set_exception(error)
+        if error in REFUSED:
+            transaction.rollback()
+        else:
+            with pytest.raises(TransactionInDoubt, match="1 of its messages may be stored"):
+                transaction.rollback()
+    assert transaction.state == ("rolled_back" if error in REFUSED else "in_doubt")
+
+
+class _BrokenOffError(BaseException):
+    """As Ctrl-C is."""
+
+
+def test_a_send_that_was_broken_off_leaves_a_rollback_in_doubt(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been put: its caller was not told."""
+    transaction = producer.begin_transaction()
+
+    def break_off(*_args: object) -> None:
+        raise _BrokenOffError
+
+    monkeypatch.setattr(producer._halves, "_put_or_keep", break_off)
+    with pytest.raises(_BrokenOffError):
+        producer.send("t", b"x", transaction=transaction)
+    with pytest.raises(TransactionFailed, match="not known to be rolled back"):
+        transaction.commit()
+    with pytest.raises(TransactionInDoubt):
+        transaction.rollback()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_amid_a_send_of_its_thread_is_none_of_that_message(
+    serving: ServingBroker, producer: Producer, commit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler ends what its thread is just sending into: that is left out, and told."""
+    transaction = producer.begin_transaction()
+    put = producer._halves._put_or_keep
+    told: list[Exception] = []
+
+    def put_and_be_interrupted(*args: object) -> object:
+        half = put(*args)  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return half
+
+    def end(*_args: object) -> None:
+        try:
+            transaction.commit() if commit else transaction.rollback()
+        except (TransactionFailed, TransactionInDoubt) as error:
+            told.append(error)
+
+    before = signal.signal(signal.SIGUSR1, end)
+    try:
+        monkeypatch.setattr(producer._halves, "_put_or_keep", put_and_be_interrupted)
+        producer.send("t", b"x", transaction=transaction)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(told) == 1
+    assert transaction.state == "in_doubt"
+    transaction.rollback()
+    assert outcomes(serving, transaction) == {"rolled_back"}
+
+
+def test_what_is_sent_behind_the_end_is_refused(serving: ServingBroker, producer: Producer) -> None:
+    """As soon as that has begun, whoever waits for it."""
+    later, once, back = (producer.begin_transaction() for _ in range(3))
+    for transaction in (later, once, back):
+        producer.send("t", b"x", transaction=transaction)
+    with hung(serving.pid_of(Role.TXN_CHECKER)):
+        future = later.commit_async()
+        for send in (producer.send, partial(producer.send_async)):
+            with pytest.raises(Closed, match="is being ended: begin another one"):
+                send("t", b"late", transaction=later)
+        assert not future.done()
+    future.result(PATIENCE_S)
+    once.commit()
+    back.rollback(math.inf)
+    for transaction, state in ((later, "committed"), (once, "committed"), (back, "rolled_back")):
+        with pytest.raises(Closed, match=f"is {state}"):
+            producer.send("t", b"late", transaction=transaction)
+        assert len(transaction.halves) == 1
