@@ -160,8 +160,11 @@ class PullConsumer(OfOneProcess):
                 self._pass(assigned, generation)
         for assigned, generation in fetched.values():  # what tags kept away behind the last row
             if self._holds(assigned, generation):
+                # With nothing to commit before it, nobody would commit it (FL-4).
+                owes_nothing = assigned.delivered == assigned.passed
                 assigned.delivered = max(assigned.delivered, assigned.position)
-                self._pass(assigned, generation)
+                if self.auto_commit or owes_nothing:
+                    assigned.pass_delivered()
 
     def _pass(self, assigned: Assigned, generation: int) -> None:
         if self.auto_commit and self._holds(assigned, generation):
