@@ -168,6 +168,38 @@ def test_what_tags_keep_away_holds_no_queue_of_a_loop_that_commits_by_hand(
         thread.join()
 
 
+def test_a_loop_that_was_left_holds_no_queue_while_another_waits(
+    broker: Broker, topic: str
+) -> None:
+    """What the first was left at is passed, as by a poll: nothing need come behind it."""
+    send(broker, topic, range(1))
+    with Client(broker.home) as client:
+        queues = client.queues(topic)
+    with Producer(home=broker.home) as producer:
+        for queue in queues:
+            producer.send(topic, b"", queue_id=queue.queue_id)
+    seen: list[bytes] = []
+
+    def loop_anew_for_each(consumer: PullConsumer) -> None:
+        with contextlib.suppress(Closed):
+            while True:
+                for message in consumer:
+                    seen.append(bytes(message.body))
+                    break
+
+    group = "g-" + topic
+    with PullConsumer(group, [topic], home=broker.home, consume_from=FIRST) as first:
+        thread = threading.Thread(target=loop_anew_for_each, args=(first,))
+        thread.start()
+        poll_until(lambda: len(seen) == len(queues) + 1, "all messages", PATIENCE_S)
+        with PullConsumer(group, [topic], home=broker.home) as second:
+            poll_until(
+                lambda: not len(second.poll(timeout=0)) and second.assignment(), "a queue for two"
+            )
+        first.close()
+        thread.join()
+
+
 def test_a_loop_commits_what_it_has_passed(broker: Broker, topic: str) -> None:
     send(broker, topic, range(500))
     seen: list[int] = []
