@@ -109,7 +109,8 @@ class Payer(Application):
         body = self.books.begin(self.name, topic, size, _HALF)
         self.books.transactions_of[body] = known
         try:
-            receipt = producer.send(topic, body, transaction=transaction)
+            wished = self.books.stamp(body)
+            receipt = producer.send(topic, body, transaction=transaction, **wished)
         except GantryError as error:
             self.books.ended(body, fate_of(error), error)
             raise
