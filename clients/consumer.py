@@ -126,9 +126,11 @@ class PullConsumer(OfOneProcess):
         After `break` another loop goes on with the message behind. A body that cannot be unpacked
         raises Corrupt; another loop goes on behind it, too.
         """
+        # Also what an earlier loop was left at: nothing may come behind that for long.
+        mode = poll.PASS if self.auto_commit else 0
         while True:
             with self._alone:
-                batch = self._collect(LOOP_MESSAGES, 0, math.inf)
+                batch = self._collect(LOOP_MESSAGES, mode, math.inf)
                 fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
             try:
                 yield from self._loop_over(batch, fetched)
@@ -159,10 +161,18 @@ class PullConsumer(OfOneProcess):
                 assigned.words[poll.DELIVERED] = offsets[row] + 1
                 yield batch[row]
                 self._pass(assigned, generation)
-        for assigned, generation in fetched.values():  # what tags kept away behind the last row
-            if self._holds(assigned, generation):
-                assigned.delivered = max(assigned.delivered, assigned.position)
-                self._pass(assigned, generation)
+        self._pass_kept_away(fetched)
+
+    def _pass_kept_away(self, fetched: dict[int, tuple[Assigned, int]]) -> None:
+        """What a filter has kept away behind the last row of a queue."""
+        for assigned, generation in fetched.values():
+            if not self._holds(assigned, generation):
+                continue
+            # With nothing to commit before it, nobody would commit it (FL-4).
+            owes_nothing = assigned.delivered == assigned.passed
+            assigned.delivered = max(assigned.delivered, assigned.position)
+            if self.auto_commit or owes_nothing:
+                assigned.pass_delivered()
 
     def _pass(self, assigned: Assigned, generation: int) -> None:
         if self.auto_commit and self._holds(assigned, generation):

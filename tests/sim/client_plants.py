@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from gantrymq.clients.assigned import Assigned
 from gantrymq.clients.attachment import Attachment
 from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.fetcher import Fetcher
+from gantrymq.clients.filtertable import FilterTable
 from gantrymq.clients.lane import WriterLane
-from gantrymq.clients.push.chunks import Chunk
+from gantrymq.clients.push.chunks import Chunk, Failure
 from gantrymq.clients.push.handoff import Handoff
 from gantrymq.clients.receipts import Pending
 from gantrymq.clients.writerlink import WriterLink
 from gantrymq.shm import layout
+from gantrymq.shm.filter import EVERYTHING, TagFilter, parse_tags
 from gantrymq.shm.kernels import frames
 from tests.sim.plants import put_over
 from tests.support import realclients
@@ -111,6 +115,47 @@ def level_of_another_unheard() -> None:
     put_over(WriterLink, "_wait_receipt", careless)
 
 
+def order_forgotten() -> None:
+    """Ordered consumption: whatever thread is free takes the next chunk of a queue."""
+    put_over(Handoff, "put_in_order", Handoff.put)
+
+
+def failed_passed_over() -> None:
+    """Ordered consumption: what is behind a message that failed does not wait for it."""
+    finish = Handoff.finish
+
+    def hasty(handoff: Handoff, chunk: Chunk, end: int, failure: Failure | None = None) -> None:
+        if failure is not None:
+            chunk.rows.popleft()
+            end, failure = end + 1, None
+        finish(handoff, chunk, end, failure)
+
+    put_over(Handoff, "finish", hasty)
+
+
+def filter_forgotten() -> None:
+    """Queues that come when others are there already are fetched from without the filter."""
+    follow = Fetcher.follow
+    everything = FilterTable.of(parse_tags(EVERYTHING))
+
+    def forgetful(fetcher: Fetcher, held: Iterable[Assigned]) -> None:
+        if fetcher._held:
+            fetcher._tables = dict.fromkeys(fetcher._tables, everything)
+        follow(fetcher, held)
+
+    put_over(Fetcher, "follow", forgetful)
+
+
+def first_tag_alone() -> None:
+    """Of several tags of a subscription only one is looked for."""
+    ordered = TagFilter.ordered
+
+    def hasty(chosen: TagFilter) -> list[tuple[int, bytes]]:
+        return ordered(chosen)[:1]
+
+    put_over(TagFilter, "ordered", hasty)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -120,5 +165,9 @@ PLANTS: dict[str, Callable[[], None]] = {
         interest_forgotten,
         settled_twice,
         level_of_another_unheard,
+        order_forgotten,
+        failed_passed_over,
+        filter_forgotten,
+        first_tag_alone,
     )
 }

@@ -39,12 +39,17 @@ from tests.support.simbooks import Books
 from tests.support.simdisk import ROOM_FOR_ALL
 from tests.support.simdoor import DoorMachine
 from tests.support.simmachine import ROLES
+from tests.support.simordered import ORDERED, OrderedListener, Orders
 from tests.support.simpace import tarry
 from tests.support.simpayer import Payer
+from tests.support.simsifters import SIFTED, SiftingListener, SiftingReader
+from tests.support.simstamps import sieves_for
 from tests.support.simulation import AgentActor, Simulation
 
 TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
 PULLED, PUSHED = "pulled", "pushed"
+#: Which consumers runs have: by the seed, or those of most runs; else one of UNUSUAL.
+ANY, USUAL = "any", "usual"
 STEPS_MAX = 40_000
 FILE_BYTES_MAX = 256 * 1024
 #: Between two statements of client code others come in so often, by the seed.
@@ -54,6 +59,15 @@ SHARE_IN_CROWDS = 0.1
 HUNG_S = 120
 #: After all is calm: longer than all delays.
 WAIT_MS = 1_500
+
+
+@dataclass(slots=True)
+class Kinds:
+    """Which consumers a run has."""
+
+    make_reader: Callable[[str], Application]
+    make_listener: Callable[[str], Application]
+    groups: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -67,6 +81,16 @@ class Clients:
     senders: list[Sender | Payer] = field(default_factory=list)
     readers: list[Application] = field(default_factory=list)
     born: int = 0
+    #: What consumes in this run, and the groups of all that: who pulls, and who is pushed to.
+    kinds: Kinds = field(init=False)
+
+    def __post_init__(self) -> None:
+        """As most runs have it."""
+        self.kinds = Kinds(
+            lambda name: Reader(name, self.machine, self.books, PULLED),
+            lambda name: Listener(name, self.machine, self.books, PUSHED),
+            (PULLED, PUSHED),
+        )
 
     @property
     def dice(self) -> random.Random:
@@ -87,12 +111,12 @@ class Clients:
         self.senders.append(Payer(self._name("payer"), self.machine, self.books, count))
 
     def add_reader(self) -> None:
-        """A process with a PullConsumer."""
-        self.readers.append(Reader(self._name("reader"), self.machine, self.books, PULLED))
+        """A process with a consumer that pulls."""
+        self.readers.append(self.kinds.make_reader(self._name("reader")))
 
     def add_listener(self) -> None:
-        """A process with a PushConsumer."""
-        self.readers.append(Listener(self._name("listener"), self.machine, self.books, PUSHED))
+        """A process with a consumer that is pushed to."""
+        self.readers.append(self.kinds.make_listener(self._name("listener")))
 
     @property
     def applications(self) -> list[Application]:
@@ -113,10 +137,39 @@ class Clients:
                     if row["max_offset"] < row["next_offset"]:
                         return False
         storage = self.machine.storage_for("oracle")
-        return self.books.all_processed((PULLED, PUSHED), set(TOPICS), storage, board)
+        return self.books.all_processed(self.kinds.groups, set(TOPICS), storage, board)
 
 
-def new_run(seed: int, home: Path) -> Clients:
+def have_ordered(clients: Clients) -> None:
+    """A group of ordered push consumers."""
+    machine, books = clients.machine, clients.books
+    orders = Orders(machine, books)
+    clients.kinds.make_listener = lambda name: OrderedListener(name, machine, books, orders)
+    clients.kinds.groups = (PULLED, ORDERED)
+
+
+def have_sifters(clients: Clients) -> None:
+    """A group that wants some messages only: all its members pull, or all are pushed to."""
+    machine, books = clients.machine, clients.books
+    dice = simwidth.dice_of(clients.simulation.seed, "sieves")
+    sieves = sieves_for(list(TOPICS), dice)
+    books.wants[SIFTED] = lambda topic, stamp: sieves[topic].lets_through(stamp)
+    if dice.random() < 0.5:
+        clients.kinds.make_reader = lambda name: SiftingReader(name, machine, books, sieves)
+        clients.kinds.groups = (SIFTED, PUSHED)
+    else:
+        clients.kinds.make_listener = lambda name: SiftingListener(name, machine, books, sieves)
+        clients.kinds.groups = (PULLED, SIFTED)
+
+
+#: What consumes in place of the usual: one of them, by the seed.
+UNUSUAL: dict[str, Callable[[Clients], None]] = {
+    "ordered": have_ordered,
+    "sifters": have_sifters,
+}
+
+
+def new_run(seed: int, home: Path, kind: str) -> Clients:
     """A machine that is about to start, and its applications."""
     safe = frozenset(name for name in TOPICS if TOPICS[name][1] == "durable")
     simulation, books = Simulation(seed), Books(safe)
@@ -125,6 +178,10 @@ def new_run(seed: int, home: Path) -> Clients:
     world = realclients.World(seed, machine.storage_for, SHARES[seed // 4 % len(SHARES)])
     realclients.enter(world)
     clients = Clients(simulation, books, machine, world)
+    if kind:
+        books.stamps = True
+        UNUSUAL[kind](clients)
+        simulation.note(f"with {kind}")
     for _ in range(simulation.dice.randint(1, 2)):
         clients.add_sender(simulation.dice.randint(5, 30))
     if simulation.dice.random() < 0.5:
@@ -133,6 +190,14 @@ def new_run(seed: int, home: Path) -> Clients:
         clients.add_reader()
         clients.add_listener()
     return clients
+
+
+def kind_of(seed: int, wanted: str) -> str:
+    """Which unusual consumers a run has, as wanted or by its seed; none in two of five."""
+    if wanted != ANY:
+        return "" if wanted == USUAL else wanted
+    dice = simwidth.dice_of(seed, "consumers")
+    return "" if dice.random() < 0.4 else dice.choice(list(UNUSUAL))
 
 
 # ----------------------------------------------------------------------------------------- faults
@@ -245,11 +310,20 @@ NAMED = {fault.__name__: fault for fault in (*FAULTS, crowd_a_producer)}
 # ------------------------------------------------------------------------------------------- a run
 
 
-def run(seed: int, faults: tuple[Callable[[Clients], None], ...], home: Path) -> Clients:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What runs are to have: kinds of faults, a planted bug, and which consumers."""
+
+    faults: tuple[Callable[[Clients], None], ...]
+    plant: str = ""
+    consumers: str = ANY
+
+
+def run(seed: int, wanted: Wanted, home: Path) -> Clients:
     """One run; raises what the oracle, an agent or an application finds."""
-    clients = new_run(seed, home)
+    clients = new_run(seed, home, kind_of(seed, wanted.consumers))
     simulation = clients.simulation
-    faults = simwidth.kinds_of(seed, faults)
+    faults = simwidth.kinds_of(seed, wanted.faults)
     for _ in range(clients.dice.randint(1, 6) if faults else 0):
         for sender in clients.senders:
             sender.send_more(clients.dice.randint(0, 12))
@@ -267,16 +341,16 @@ def run(seed: int, faults: tuple[Callable[[Clients], None], ...], home: Path) ->
     board = clients.machine.board
     assert board is not None, "it is running"
     end = board.word(layout.BOARD_APPENDED)  # what producers hand over as they close finds nobody
+    groups = clients.kinds.groups
     _end(clients)
-    for group in (PULLED, PUSHED):
+    for group in groups:
         clients.books.check_all_processed(group, set(TOPICS), end)
     storage = clients.machine.storage_for("oracle")
     doubts = InDoubt(storage, None).read()
     given_up = {doubt.position for doubt in doubts if doubt.state == GIVEN_UP}
     clients.books.transactions.check_all_ended(clients.books.log, given_up)
-    if not faults:
-        clients.books.check_once(PULLED)
-        clients.books.check_once(PUSHED)
+    for group in groups if not faults else ():
+        clients.books.check_once(group)
     return clients
 
 
@@ -327,12 +401,12 @@ class Verdict:
     steps: int = 0
 
 
-def run_apart(seed: int, faults: tuple[Callable[[Clients], None], ...], plant: str) -> Verdict:
+def run_apart(seed: int, wanted: Wanted) -> Verdict:
     """A run in a child, which begins as this process is."""
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryFile() as told:
         child = os.fork()
         if not child:
-            _be_child(seed, faults, plant, Path(home), told)
+            _be_child(seed, wanted, Path(home), told)
         _, status = os.waitpid(child, 0)
         told.seek(0)
         data = told.read()
@@ -343,13 +417,7 @@ def run_apart(seed: int, faults: tuple[Callable[[Clients], None], ...], plant: s
     return verdict
 
 
-def _be_child(
-    seed: int,
-    faults: tuple[Callable[[Clients], None], ...],
-    plant: str,
-    home: Path,
-    told: IO[bytes],
-) -> None:
+def _be_child(seed: int, wanted: Wanted, home: Path, told: IO[bytes]) -> None:
     faulthandler.dump_traceback_later(HUNG_S, exit=True)
     logging.disable()  # clients tell of every fault
     gc.disable()  # what it takes apart would depend on what there was before
@@ -358,9 +426,9 @@ def _be_child(
     error = ""
     digest, tally = "", Counter[str]()
     try:
-        if plant:
-            PLANTS[plant]()
-        clients = run(seed, faults, home)
+        if wanted.plant:
+            PLANTS[wanted.plant]()
+        clients = run(seed, wanted, home)
         digest, tally = clients.books.digest, clients.books.tally
     except BaseException as caught:
         traceback.print_exc()
@@ -380,25 +448,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:20")
     parser.add_argument("--faults", default="all", help=f"all, none, or of {','.join(NAMED)}")
+    parser.add_argument("--consumers", choices=(ANY, USUAL, *UNUSUAL), default=ANY)
     parser.add_argument("--plant", choices=PLANTS, default="")
     parser.add_argument("--story", action="store_true")
-    wanted = parser.parse_args()
-    chosen = {"all": FAULTS, "none": ()}.get(wanted.faults)
+    given = parser.parse_args()
+    chosen = {"all": FAULTS, "none": ()}.get(given.faults)
     if chosen is None:
-        chosen = tuple(NAMED[name] for name in wanted.faults.split(","))
-    first, last = map(int, wanted.seeds.split(":"))
+        chosen = tuple(NAMED[name] for name in given.faults.split(","))
+    wanted = Wanted(chosen, given.plant, given.consumers)
+    first, last = map(int, given.seeds.split(":"))
     jit.warm()
     realclients.modules()
     tally: Counter[str] = Counter()
     for seed in range(first, last):
-        verdict = run_apart(seed, chosen, wanted.plant)
+        verdict = run_apart(seed, wanted)
         tally += verdict.tally
-        if verdict.error or wanted.story:
-            print("\n".join(verdict.story if wanted.story else verdict.story[-40:]))
+        if verdict.error or given.story:
+            print("\n".join(verdict.story if given.story else verdict.story[-40:]))
         if verdict.error:
             print(f"seed {seed} fails: {verdict.error}")
-            plant = f" --plant {wanted.plant}" if wanted.plant else ""
-            again = f"--seeds {seed}:{seed + 1} --faults {wanted.faults}{plant}"
+            again = f"--seeds {seed}:{seed + 1} --faults {given.faults}"
+            again += f" --consumers {given.consumers}" if given.consumers != ANY else ""
+            again += f" --plant {given.plant}" if given.plant else ""
             print(f"replay: PYTHONHASHSEED=0 python -m tests.sim.clients {again}")
             sys.exit(1)
         print(f"seed {seed} holds, digest {verdict.digest}, {verdict.steps} steps")

@@ -9,6 +9,8 @@ import pytest
 from tests.sim.conftest import Program
 
 MODULE = "tests.sim.clients"
+#: Consumers of most runs: as clients.USUAL.
+USUAL = "usual"
 
 
 def test_promises_hold_without_faults(program: Program) -> None:
@@ -33,22 +35,27 @@ def test_a_seed_replays_exactly(program: Program) -> None:
     assert first == again
 
 
-#: Planted bug -> the first seed that is tried, the faults of the runs, and what is said of it.
+#: Planted bug -> the first seed that is tried, faults and consumers of runs, what is said of it.
 FOUND = {
-    "numbered_anew": (6, "kill_the_broker", "StalledError|P6|P5"),
-    "committed_when_polled": (13, "kill_an_application", "StalledError|P10"),
-    "acknowledged_when_taken": (0, "kill_an_application", "StalledError|P10"),
-    "interest_forgotten": (0, "kill_the_broker", "LostWakeupError"),
-    "settled_twice": (0, "crowd_a_producer", "P6"),
-    "level_of_another_unheard": (37, "crowd_a_producer", "LostWakeupError"),
+    "numbered_anew": (9, "kill_the_broker", USUAL, "StalledError|P6|P5"),
+    "committed_when_polled": (26, "kill_an_application", USUAL, "StalledError|P10"),
+    "acknowledged_when_taken": (0, "kill_an_application", USUAL, "StalledError|P10"),
+    "interest_forgotten": (0, "kill_the_broker", USUAL, "LostWakeupError"),
+    "settled_twice": (0, "crowd_a_producer", USUAL, "P6"),
+    "level_of_another_unheard": (37, "crowd_a_producer", USUAL, "LostWakeupError"),
+    "order_forgotten": (0, "none", "ordered", "P5"),
+    "failed_passed_over": (0, "none", "ordered", "P5"),
+    "filter_forgotten": (0, "none", "sifters", "FL-4"),
+    "first_tag_alone": (1, "none", "sifters", "StalledError|P10"),
 }
 SEEDS = 50
 
 
 @pytest.mark.parametrize("plant", FOUND)
 def test_a_planted_bug_is_found(plant: str, program: Program) -> None:
-    first, faults, verdict = FOUND[plant]
+    first, faults, consumers, verdict = FOUND[plant]
     seeds = f"{first}:{first + SEEDS}"
-    done = program(MODULE, "--seeds", seeds, "--faults", faults, "--plant", plant)
+    width = ("--faults", faults, "--consumers", consumers)
+    done = program(MODULE, "--seeds", seeds, *width, "--plant", plant)
     assert done.returncode == 1, f"{plant} was not found: {done.stdout}{done.stderr}"
     assert re.search(verdict, done.stdout.splitlines()[-2]), done.stdout

@@ -37,7 +37,9 @@ from tests.support.simthreads import Process, Thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gantrymq.clients.push.options import PushOptions
     from gantrymq.clients.receipts import ReceiptFuture
+    from gantrymq.clients.subscription import Subscription
     from tests.support.simdoor import DoorMachine
 
 T = TypeVar("T")
@@ -204,16 +206,18 @@ class Sender(Application):
         durability = self.dice.choice([None, None, "durable", "written"])
         body = self.books.begin(who, topic, size)
         wished: Any = {"durability": durability} if durability else {}
-        wished |= {"tag": "a"} if self.dice.random() < 0.5 else {}
+        tag = {"tag": "a"} if self.dice.random() < 0.5 else {}
+        wished |= self.books.stamp(body, grouped=True) or tag
         self._told([body], lambda: [producer.send(topic, body, **wished)])
 
     def _send_async(self, producer: Producer, who: str) -> None:
         topic, size = self._chosen()
         body = self.books.begin(who, topic, size)
+        wished = self.books.stamp(body, grouped=True)
         futures: list[ReceiptFuture] = []
 
         def send() -> None:
-            futures.append(producer.send_async(topic, body))
+            futures.append(producer.send_async(topic, body, **wished))
 
         self._told([body], send)
         if not futures:
@@ -260,10 +264,16 @@ class Sender(Application):
         batch = self.books.new_batch()
         count = self.dice.randint(2, BATCH_MAX)
         bodies = [self.books.begin(who, topic, 10 * n, batch=batch) for n in range(count)]
-        if self.dice.random() < 0.5:
-            self._told(bodies, lambda: producer.send_batch(topic, bodies))
+        at_once = self.dice.random() < 0.5
+        if self.books.stamps:
+            items = [Message(topic, body, **self.books.stamp(body)) for body in bodies]
+            given: tuple[Any, ...] = (items,)
         else:
-            self._told(bodies, lambda: producer.send_batch_async(topic, bodies).result())
+            given = topic, bodies
+        if at_once:
+            self._told(bodies, lambda: producer.send_batch(*given))
+        else:
+            self._told(bodies, lambda: producer.send_batch_async(*given).result())
 
     def _send_later(self, producer: Producer, who: str) -> None:
         topic, size = self._chosen()
@@ -275,6 +285,7 @@ class Sender(Application):
         wished = self.dice.choice(wishes)
         due = due_of(Message(topic, b"", **wished))
         body = self.books.begin(who, topic, size, (int(due.mode), due.value))
+        wished |= self.books.stamp(body)
         receipts: list[SendReceipt] = []
 
         def send() -> list[SendReceipt]:
@@ -307,7 +318,7 @@ class Sender(Application):
         body = self.books.begin(who, topic, size)
         self._oneway.append(body)
         try:
-            producer.send_oneway(topic, body)
+            producer.send_oneway(topic, body, **self.books.stamp(body, grouped=True))
         except GantryError as error:
             self._oneway.remove(body)
             self.books.ended(body, fate_of(error), error)
@@ -363,6 +374,10 @@ class Reader(Application):
         self._most = self.dice.choice([1, 3, 100])
         self._loops = self.dice.random() < 0.3  # instead of polls
 
+    def subscription(self) -> Subscription:
+        """What it is to get."""
+        return self.topics
+
     def main(self) -> None:
         """Read, process; again if the session is lost for good."""
         while not self.stopping:
@@ -372,7 +387,7 @@ class Reader(Application):
 
     def _make(self) -> PullConsumer:
         return PullConsumer(
-            self.group, self.topics, home=self.machine.home, auto_commit=not self._by_hand,
+            self.group, self.subscription(), home=self.machine.home, auto_commit=not self._by_hand,
             consume_from=ConsumeFrom.FIRST_OFFSET, timeout=0.2,
         )  # fmt: skip
 
@@ -467,6 +482,15 @@ class Listener(Application):
         super().__init__(name, machine, books)
         self._concurrency = self.dice.randint(1, 3)
         self._failed: set[bytes] = set()
+        self.consumer: PushConsumer | None = None
+
+    def subscription(self) -> Subscription:
+        """What it is to get."""
+        return self.topics
+
+    def options(self) -> PushOptions:
+        """How."""
+        return {"concurrency": self._concurrency, "consume_from": ConsumeFrom.FIRST_OFFSET}
 
     def main(self) -> None:
         """Consume until stopped; again if the consumer ends by itself."""
@@ -485,9 +509,9 @@ class Listener(Application):
 
     def _make(self) -> PushConsumer:
         consumer = PushConsumer(
-            self.group, self.topics, self.listen, home=self.machine.home,
-            concurrency=self._concurrency, consume_from=ConsumeFrom.FIRST_OFFSET,
+            self.group, self.subscription(), self.listen, home=self.machine.home, **self.options()
         )  # fmt: skip
+        self.consumer = consumer
         consumer.start()
         return consumer
 

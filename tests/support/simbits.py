@@ -41,17 +41,17 @@ def check_bits(storage: Storage, model: Model, queue: QueueName, units: int, low
             if record is not None and unit["tags_code"] <= layout.CQ_EXT_ADDRESS_MAX:
                 address = unit["tags_code"] - layout.CQ_EXT_ADDRESS_BASE
                 bitmap = _bitmap(storage, queue, address)
-                denied = sum(_denies(covered, record, bitmap) for covered in known)
+                denied = sum(_denies(model, covered, record, bitmap) for covered in known)
                 model.tally["denied_by_bits"] += denied
 
 
-def _denies(covered: Covered, record: Stored, bitmap: bytes) -> bool:
+def _denies(model: Model, covered: Covered, record: Stored, bitmap: bytes) -> bool:
     """Whether a consumer passes the record over; then the filter must not be TRUE of it."""
     if record.position < covered.start or len(bitmap) != covered.bits // 8:
         return False
     bits = int.from_bytes(bitmap, "little")
     denied = not all(bits >> position & 1 for position in covered.positions)
-    true = record.seq & 0xF in (0x2, 0x9)
+    true = model.is_true(covered.expression, record)
     require(not (denied and true), "FL-65", f"{covered.group} would miss {record}")
     return denied
 

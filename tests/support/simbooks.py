@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from gantrymq.shm import layout
 from gantrymq.shm.messageid import parse_offset_message_id
 from gantrymq.shm.queuenames import queue_directory
 from tests.support.model import End, Intent, Model
+from tests.support.simstamps import SIEVES, stamp_of
 from tests.support.storedlog import (
     QueueName,
     Stored,
@@ -25,6 +26,8 @@ from tests.support.storedlog import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gantrymq.clients.message import ReceivedMessage, SendReceipt
     from gantrymq.shm.board import Board
     from gantrymq.shm.storage import Storage
@@ -50,6 +53,7 @@ class Letter:
     place: tuple[int, int] = (-1, -1)  # queue and offset, likewise
     unique: str = ""
     is_lost: bool = False  # by a power cut
+    stamp: dict[str, Any] = field(default_factory=dict)  # what it was sent with besides
 
 
 class Books(Model):
@@ -61,6 +65,9 @@ class Books(Model):
         self.letters_by_id: dict[str, Letter] = {}
         self.transactions_of: dict[bytes, Transaction] = {}
         self._undecided = False
+        self.stamps = False  # whether messages are sent with a tag and properties
+        #: Of groups that do not want all messages: whether they want one sent with such a stamp.
+        self.wants: dict[str, Callable[[str, dict[str, Any]], bool]] = {}
         self.processed: dict[str, Counter[bytes]] = defaultdict(Counter)
         self.finished: dict[str, set[bytes]] = defaultdict(set)  # and the group was told so
         self._numbers: Counter[str] = Counter()
@@ -69,6 +76,7 @@ class Books(Model):
         self._torn: set[int] = set()
         self._visible_end = (0, -1)
         self._visible: set[bytes] = set()
+        self._visible_to: dict[str, set[bytes]] = {}  # of groups that do not want all
         self._story = hashlib.sha256()
 
     @property
@@ -92,6 +100,25 @@ class Books(Model):
         self.letters[body] = Letter(body, topic, who, number, due, batch)
         self.tell("begin", body, topic)
         return body
+
+    def stamp(self, body: bytes, *, grouped: bool = False) -> dict[str, Any]:
+        """What a message is to be sent with besides; `grouped`: a message group as well."""
+        if not self.stamps:
+            return {}
+        letter = self.letters[body]
+        letter.stamp = stamp_of(letter.number, grouped=grouped)
+        return dict(letter.stamp)
+
+    def is_wanted(self, group: str, body: bytes) -> bool:
+        """Whether the group's filter lets a message through, as the oracle reads it."""
+        wants, letter = self.wants.get(group), self.letters.get(body)
+        return wants is None or letter is None or wants(letter.topic, letter.stamp)
+
+    def is_true(self, expression: str, record: Stored) -> bool:
+        """As the applications know their messages, and the oracle the filters."""
+        letter = self.letters.get(record.body)
+        sieves = [sieve for sieve in SIEVES if sieve.expression.text == expression]
+        return letter is not None and any(sieve.lets_through(letter.stamp) for sieve in sieves)
 
     def new_batch(self) -> int:
         """Number of a batch."""
@@ -146,12 +173,14 @@ class Books(Model):
         require(
             body not in self.finished[group], "P5", f"{group} has finished {body!r}: given again"
         )
+        if not self.is_wanted(group, body):
+            broken("FL-4", f"{group} is given {self.letters[body]}, which its filter keeps away")
         self.tell("got", group, body, message.queue_offset)
         self.tally["handed out"] += 1
         if message.topic not in self.safe_topics or message.delivery_attempt > 1:
             return
         name = (message.topic, message.queue_id)
-        end = _end_of(storage, name, message.queue_offset, unit_bytes)
+        _begin, end = span_of(storage, name, message.queue_offset, unit_bytes)
         require(end <= self.durable, "P4", f"{group} is given {body!r} before it is durable")
 
     def done_with(self, group: str, body: bytes) -> None:
@@ -168,16 +197,27 @@ class Books(Model):
             self._visible_end = (board.epoch, end)
             log = read_log(storage, end, low, whole=False)
             self._visible = {record.body for record in log if record.topic in topics}
+            self._visible_to.clear()
             self._undecided = bool(self.transactions.undecided(log))
         if self._undecided:
             return False
-        return all(self.processed[group].keys() >= self._visible for group in groups)
+        return all(self.processed[group].keys() >= self._what_sees(group) for group in groups)
+
+    def _what_sees(self, group: str) -> set[bytes]:
+        if group not in self.wants:
+            return self._visible
+        if group not in self._visible_to:
+            seen = {body for body in self._visible if self.is_wanted(group, body)}
+            self._visible_to[group] = seen
+        return self._visible_to[group]
 
     def check_all_processed(self, group: str, topics: set[str], end: int) -> None:
         """Each message below a log position has been processed by the group in the end (P10)."""
         for record in self.log:
             name = (record.topic, record.queue, record.offset)
             if record.topic not in topics or name in self.let_go or record.position >= end:
+                continue
+            if not self.is_wanted(group, record.body):
                 continue
             count = self.processed[group][record.body]
             require(count > 0, "P10", f"{group} never processed {record.body!r}: {record}")
@@ -271,15 +311,17 @@ class Books(Model):
         """Its numbers are known to the client alone."""
 
 
-def _end_of(storage: Storage, name: QueueName, offset: int, unit_bytes: int) -> int:
-    """Where the record of a queue's message ends; 0 if the reader has yet to make that unit again.
+def span_of(storage: Storage, name: QueueName, offset: int, unit_bytes: int) -> tuple[int, int]:
+    """Where the record of a queue's message begins and ends in the log.
 
-    A start makes holes of units and removes files; the message may have been handed out before.
+    (0, 0) if the reader has yet to make that unit again: a start makes holes of units and removes
+    files, and the message may have been handed out before.
     """
     at = offset * layout.CQ_UNIT_BYTES
     base = at // unit_bytes * unit_bytes
     path = f"{queue_directory(storage, *name)}/{base:020d}"
     if not storage.exists(path):
-        return 0
+        return 0, 0
     unit = layout.CQ_UNIT.unpack(storage.open(path).view(), at - base)
-    return int(unit["physical_offset"]) + int(unit["size"])
+    begin = int(unit["physical_offset"])
+    return begin, begin + int(unit["size"])

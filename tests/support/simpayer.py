@@ -108,7 +108,10 @@ class Payer(Application):
 
     def _send(self, producer: Producer, transaction: Transaction, known: Known) -> None:
         topic, body = self._begin(known)
-        self._book(body, known, lambda: producer.send(topic, body, transaction=transaction))
+        wished = self.books.stamp(body)
+        self._book(
+            body, known, lambda: producer.send(topic, body, transaction=transaction, **wished)
+        )
 
     def _begin(self, known: Known) -> tuple[str, bytes]:
         topic, size = self.dice.choice(self.topics), self.dice.choice([0, 200])

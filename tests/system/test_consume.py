@@ -18,6 +18,7 @@ from gantrymq.clients.batch import MessageBatch
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.producer import Producer
+from gantrymq.clients.queries.client import Client
 from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import Closed, FilterSyntaxError, GroupIllegal, Rejected
 from gantrymq.temporary import Broker
@@ -131,6 +132,72 @@ def test_what_tags_keep_away_is_committed_all_the_same(broker: Broker, topic: st
         assert len(one.poll(timeout=0.01)) == 0
     with PullConsumer("g-" + topic, {topic: "*"}, home=broker.home) as other:
         assert len(other.poll(timeout=0.01)) == 0
+
+
+def test_what_tags_keep_away_holds_no_queue_of_a_loop_that_commits_by_hand(
+    broker: Broker, topic: str
+) -> None:
+    """FL-4: behind the last message of a batch, too, nobody is left who could commit it."""
+    send(broker, topic, range(1), tag="no")
+    with Client(broker.home) as client:
+        queues = client.queues(topic)
+    with Producer(home=broker.home) as producer:
+        for queue in queues:
+            for tag in ("yes", "no"):
+                producer.send(topic, b"", tag=tag, queue_id=queue.queue_id)
+    seen: list[bytes] = []
+
+    def loop(consumer: PullConsumer) -> None:
+        with contextlib.suppress(Closed):
+            for message in consumer:
+                seen.append(bytes(message.body))
+                consumer.commit()
+
+    group, wanted = "g-" + topic, {topic: "yes"}
+    with PullConsumer(
+        group, wanted, home=broker.home, consume_from=FIRST, auto_commit=False
+    ) as first:
+        thread = threading.Thread(target=loop, args=(first,))
+        thread.start()
+        poll_until(lambda: len(seen) == len(queues), "all that is wanted", PATIENCE_S)
+        with PullConsumer(group, wanted, home=broker.home, auto_commit=False) as second:
+            poll_until(
+                lambda: not len(second.poll(timeout=0)) and second.assignment(), "a queue for two"
+            )
+        first.close()
+        thread.join()
+
+
+def test_a_loop_that_was_left_holds_no_queue_while_another_waits(
+    broker: Broker, topic: str
+) -> None:
+    """What the first was left at is passed, as by a poll: nothing need come behind it."""
+    send(broker, topic, range(1))
+    with Client(broker.home) as client:
+        queues = client.queues(topic)
+    with Producer(home=broker.home) as producer:
+        for queue in queues:
+            producer.send(topic, b"", queue_id=queue.queue_id)
+    seen: list[bytes] = []
+
+    def loop_anew_for_each(consumer: PullConsumer) -> None:
+        with contextlib.suppress(Closed):
+            while True:
+                for message in consumer:
+                    seen.append(bytes(message.body))
+                    break
+
+    group = "g-" + topic
+    with PullConsumer(group, [topic], home=broker.home, consume_from=FIRST) as first:
+        thread = threading.Thread(target=loop_anew_for_each, args=(first,))
+        thread.start()
+        poll_until(lambda: len(seen) == len(queues) + 1, "all messages", PATIENCE_S)
+        with PullConsumer(group, [topic], home=broker.home) as second:
+            poll_until(
+                lambda: not len(second.poll(timeout=0)) and second.assignment(), "a queue for two"
+            )
+        first.close()
+        thread.join()
 
 
 def test_a_loop_commits_what_it_has_passed(broker: Broker, topic: str) -> None:
