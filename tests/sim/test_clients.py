@@ -40,7 +40,7 @@ FOUND = {
     "acknowledged_when_taken": (0, "kill_an_application", "StalledError|P10"),
     "interest_forgotten": (0, "kill_the_broker", "LostWakeupError"),
     "settled_twice": (0, "crowd_a_producer", "P6"),
-    "level_of_another_unheard": (37, "crowd_a_producer", "LostWakeupError"),
+    "level_of_another_unheard": (170, "crowd_a_producer", "LostWakeupError"),
 }
 SEEDS = 50
 
