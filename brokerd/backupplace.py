@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gantrymq.clients.home import run_of, store_of
 from gantrymq.shm.errors import Rejected
-from gantrymq.shm.lognames import DIRECTORY
+from gantrymq.shm.storeplace import require_outside_stores
 
 
 def require_free(destination: Path) -> None:
@@ -30,20 +30,16 @@ def require_outside(home: Path, destination: Path) -> None:
             f"{destination} holds the store {store_of(home)}, which is to be copied: name a new"
             " directory beside it"
         )
-    own = {store: "the store that is to be copied", _real(run_of(home)): "the broker's own folder"}
-    for folder in (place, *place.parents):
-        what = own.get(folder) or ("a store" if _is_store(folder) else "")
-        if what:
+    run = _real(run_of(home))
+    for folder in (store, run):
+        if folder in (place, *place.parents):
             raise Rejected(
-                f"{destination} lies in {folder}, {what}: a broker would not start with a back-up"
-                " in it, or would remove it. Name a directory outside"
+                f"{destination} lies in {folder}, which is the broker's own: it would not start"
+                " with a back-up in it, or would remove it. Name a directory outside"
             )
+    require_outside_stores(destination, "back-up")
 
 
 def _real(path: Path) -> Path:
     """Where a path leads, as far as it is there."""
     return Path(os.path.realpath(path))
-
-
-def _is_store(folder: Path) -> bool:
-    return all(os.path.isdir(folder / name) for name in (DIRECTORY, "config"))

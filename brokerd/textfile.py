@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING
 
 from gantrymq.shm.ownfiles import replace_whole
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.storeplace import require_outside_stores
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.broker import Broker
 
 
 class Textfile:
-    """Replaces the file on a timer; does nothing without the setting."""
+    """Replaces the file on a timer; does nothing without the setting. Raises Rejected."""
 
     def __init__(self, broker: Broker) -> None:
         settings = broker.configuration.settings
         self._broker = broker
         self._path = broker.home / settings.metrics_textfile if settings.metrics_textfile else None
+        if self._path is not None:
+            require_outside_stores(self._path, "metrics_textfile")
         self._interval_ns = settings.metrics_interval * 1_000_000_000
         self._next_ns = 0
         self._failed = False

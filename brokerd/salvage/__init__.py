@@ -28,6 +28,7 @@ from gantrymq.shm.errors import StoreBusy
 from gantrymq.shm.lognames import DIRECTORY, segment_name
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.storelock import is_held
+from gantrymq.shm.storeplace import require_outside_stores
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -103,9 +104,10 @@ def salvage(
 ) -> Salvaged:
     """Make a new store at `target`, which may not exist yet, of what is sound below `root`.
 
-    Raises StoreBusy, FileExistsError, SettingIllegal, OSError.
+    Raises StoreBusy, Rejected, FileExistsError, SettingIllegal, OSError.
     """
     old, new = Path(root), Path(target)
+    require_outside_stores(new, "new store")
     partial = new.with_name(new.name + PARTIAL_SUFFIX)
     for path in (new, partial):
         if path.exists():

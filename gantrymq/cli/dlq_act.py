@@ -17,6 +17,7 @@ from gantrymq.clients.message import GROUP_PROPERTY, as_sent
 from gantrymq.clients.stored_body import plain_body
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import GantryError, Rejected
+from gantrymq.shm.storeplace import require_outside_stores
 from gantrymq.workers.groups.deadletternote import (
     add,
     count_from,
@@ -147,6 +148,7 @@ def export(
     group: str, wanted: Wanted, file: Path, *, home: Path | None, dry_run: bool, as_json: bool
 ) -> None:
     """Write dead letters as lines that `gantrymq send --lines json` takes. Raises Rejected, ..."""
+    require_outside_stores(file, "file")
     dead = DeadLetters(home_of(home))
     dead.queues(group)  # is there such a group?
     dead.require_named(group, wanted)

@@ -42,7 +42,7 @@ FOUND = {
     "acknowledged_when_taken": (0, "kill_an_application", USUAL, "StalledError|P10"),
     "interest_forgotten": (0, "kill_the_broker", USUAL, "LostWakeupError"),
     "settled_twice": (0, "crowd_a_producer", USUAL, "P6"),
-    "level_of_another_unheard": (37, "crowd_a_producer", USUAL, "LostWakeupError"),
+    "level_of_another_unheard": (170, "crowd_a_producer", USUAL, "LostWakeupError"),
     "order_forgotten": (0, "none", "ordered", "P5"),
     "failed_passed_over": (0, "none", "ordered", "P5"),
     "filter_forgotten": (0, "none", "sifters", "FL-4"),

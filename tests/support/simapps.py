@@ -339,8 +339,9 @@ class Sender(Application):
             self._raise_failure(error)
             return
         for body in pending:
-            self._oneway.remove(body)
-            self.books.passed(body)
+            if body in self._oneway:  # another thread's flush may have told of it
+                self._oneway.remove(body)
+                self.books.passed(body)
 
     # --------------------------------------------------------------------------------- what is told
 

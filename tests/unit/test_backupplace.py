@@ -41,7 +41,7 @@ def test_a_back_up_lies_in_no_store_and_no_run_directory(
     for name in ("commitlog", "config"):
         (tmp_path / "another" / name).mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(Rejected, match="Name a directory outside") as refused:
+    with pytest.raises(Rejected, match=r"a (directory|place) outside") as refused:
         backup(home, tmp_path / place)
     assert str(tmp_path / place) in str(refused.value)
     assert sorted(tmp_path.rglob("*")) == before
@@ -51,7 +51,7 @@ def test_a_relative_way_is_followed(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path / "disk" / "commitlog")
-    with pytest.raises(Rejected, match="the store that is to be copied"):
+    with pytest.raises(Rejected, match="the broker's own"):
         require_outside(home, Path("bk"))
     monkeypatch.chdir(tmp_path)
     require_outside(home, Path("bk"))

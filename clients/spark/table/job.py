@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
@@ -27,6 +28,7 @@ from gantrymq.clients.spark.table.pin import Pin
 from gantrymq.clients.spark.table.writing import RangeTask, Written, types_of, write_range
 from gantrymq.clients.spark.topics import require_topics
 from gantrymq.shm.errors import Incompatible, SettingIllegal, StoreFailed
+from gantrymq.shm.storeplace import require_outside_stores
 
 #: Ranges of 64 MiB of one step: what is done again after a kill, and waited for by a clean stop.
 #: The first step of a run has one, each later one twice as many: whatever kills a run every few
@@ -76,11 +78,12 @@ class Step:
 
 
 class Ingest:
-    """One table and its log. Raises SettingIllegal, StoreBusy, StoreFailed, OSError."""
+    """One table and its log. Raises SettingIllegal, Rejected, StoreBusy, StoreFailed, OSError."""
 
     def __init__(
         self, options: IngestOptions, run: Run = run_here, files: TableFiles | None = None
     ) -> None:
+        require_outside_stores(Path(options.out), "table")
         self._options = options
         self._read = options.read
         self._run = run

@@ -1,0 +1,70 @@
+"""Where users may have things made: in no store, by whichever command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gantrymq.brokerd.backup import backup
+from gantrymq.brokerd.salvage import salvage
+from gantrymq.brokerd.textfile import Textfile
+from gantrymq.cli.dlq_act import export
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.table.job import Ingest, IngestOptions
+from gantrymq.shm.errors import Rejected
+from gantrymq.shm.storeplace import store_around
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with a store of which no more is there than tells that it is one."""
+    for name in ("commitlog/inner", "config", "consumequeue"):
+        (tmp_path / "home" / "store" / name).mkdir(parents=True)
+    return tmp_path / "home"
+
+
+def _ingest(home: Path, place: Path) -> None:
+    read = ReadOptions.parse({"store": str(home / "store")})
+    Ingest(IngestOptions(read, str(place), "table"))
+
+
+def _textfile(home: Path, place: Path) -> None:
+    settings = SimpleNamespace(metrics_textfile=str(place), metrics_interval=1)
+    configuration = SimpleNamespace(settings=settings)
+    broker: Any = SimpleNamespace(home=home, configuration=configuration)
+    Textfile(broker)
+
+
+def _export(home: Path, place: Path) -> None:
+    wanted: Any = None  # the place is looked at first
+    export("g", wanted, place, home=home, dry_run=False, as_json=False)
+
+
+#: Whatever makes something where a user says.
+MADE: dict[str, Callable[[Path, Path], object]] = {
+    "store backup": backup,
+    "store verify --salvage": lambda home, place: salvage(home / "store", place),
+    "ingest": _ingest,
+    "metrics_textfile": _textfile,
+    "dlq export": _export,
+}
+
+
+@pytest.mark.parametrize("place", ["commitlog/new", "commitlog/inner/new", "config/new", "new"])
+@pytest.mark.parametrize("name", MADE)
+def test_nothing_is_made_in_a_store(name: str, place: str, home: Path) -> None:
+    before = sorted(home.rglob("*"))
+    with pytest.raises(Rejected, match="outside"):
+        MADE[name](home, home / "store" / place)
+    assert sorted(home.rglob("*")) == before
+
+
+def test_links_and_ways_back_are_followed(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(home / "store" / "commitlog")
+    assert store_around(tmp_path / "link" / "new") == home / "store"
+    assert store_around(home / "store" / ".." / "new") is None
+    assert store_around(home / "new") is None
