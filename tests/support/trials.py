@@ -25,6 +25,7 @@ LISTS = {
     "A": "An application's developer",
     "D": "A data engineer",
     "H": "A reader of all of the code",
+    "S": "Another adversary, and wider simulation, after all of these were mended",
 }
 
 #: Name of a row, and what broke.

@@ -236,6 +236,7 @@ def test_a_closed_broker_is_not_started() -> None:
     broker.stop()
 
 
+@mends("S6")
 def test_a_child_finds_no_lock_of_its_parents_threads(broker: Broker, topic: str) -> None:
     """Every call there says that it is the parent's, whatever a thread was doing at the fork."""
     group = "g-" + topic

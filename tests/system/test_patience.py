@@ -30,6 +30,7 @@ from gantrymq.shm.errors import BrokerGone, Closed, GantryError, Timeout
 from gantrymq.temporary import Broker
 from tests.support.brokers import ServingBroker
 from tests.support.clientlocks import held, locks_of
+from tests.support.trials import mends
 from tests.support.watchdog import PATIENCE_S, poll_until
 from tests.system.test_broker_away import HANDLE, WAITS
 
@@ -191,6 +192,7 @@ ANSWERED: dict[str, tuple[Role, Callable[[PullConsumer], object]]] = {
 }
 
 
+@mends("S5.2")
 @pytest.mark.parametrize("name", ANSWERED)
 def test_a_consumer_waits_for_answers_as_long_as_it_was_told(
     serving: ServingBroker, monkeypatch: pytest.MonkeyPatch, name: str
@@ -208,6 +210,7 @@ def test_a_consumer_waits_for_answers_as_long_as_it_was_told(
         assert isinstance(told, Timeout) or name == "close"
 
 
+@mends("S5.2")
 @pytest.mark.parametrize("role", Role)
 def test_a_call_waits_for_a_hung_agent_as_long_as_it_was_told(
     serving: ServingBroker, monkeypatch: pytest.MonkeyPatch, role: Role
@@ -250,6 +253,7 @@ SHARED: dict[str, Callable[[Producer, Transaction, float], object]] = {
 }
 
 
+@mends("S5.1")
 @pytest.mark.parametrize("name", SHARED)
 def test_a_call_waits_for_another_threads_lock_as_long_as_it_was_told(
     serving: ServingBroker, name: str
@@ -279,6 +283,7 @@ BESIDE: dict[str, tuple[Role, str, type[GantryError]]] = {
 }
 
 
+@mends("S5.1")
 @pytest.mark.parametrize("name", BESIDE)
 def test_a_call_beside_one_that_waits_for_an_agent_ends_by_its_own_timeout(
     serving: ServingBroker, name: str
@@ -314,6 +319,7 @@ def _is_taken(lock: Any) -> bool:  # noqa: ANN401 - an RLock
     return True
 
 
+@mends("S4")
 def test_commits_without_waiting_open_no_session(
     serving: ServingBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +347,7 @@ def test_commits_without_waiting_open_no_session(
             future.result(PATIENCE_S)
 
 
+@mends("S4")
 def test_a_callback_of_a_commit_holds_up_no_other(serving: ServingBroker) -> None:
     with Producer(serving.home, producer_group="g", timeout=PATIENCE_S) as producer:
         first, second = (producer.transaction() for _ in range(2))

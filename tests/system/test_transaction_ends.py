@@ -26,6 +26,7 @@ from gantrymq.shm.errors import (
 )
 from gantrymq.shm.transactionwire import End
 from tests.support.brokers import ServingBroker
+from tests.support.trials import mends
 from tests.support.watchdog import PATIENCE_S, poll_until
 from tests.system.test_patience import SHORT_S, Beside, hung
 
@@ -85,6 +86,7 @@ def close(producer: Producer) -> Transaction:
     return transaction
 
 
+@mends("S1")
 @pytest.mark.parametrize("end", [fall_out, roll_back, close])
 def test_a_rollback_ends_what_is_on_its_way(
     serving: ServingBroker, producer: Producer, end: Callable[[Producer], Transaction]
@@ -94,6 +96,7 @@ def test_a_rollback_ends_what_is_on_its_way(
     assert outcomes(serving, transaction) == {"rolled_back"}
 
 
+@mends("S1")
 @pytest.mark.parametrize("stored", [0, 1])
 def test_a_rollback_waits_for_what_is_on_its_way(
     serving: ServingBroker, producer: Producer, stored: int
@@ -110,6 +113,7 @@ def test_a_rollback_waits_for_what_is_on_its_way(
     assert outcomes(serving, transaction) == {"rolled_back"}
 
 
+@mends("S1")
 def test_a_rollback_that_is_not_known_to_be_whole_says_so(
     serving: ServingBroker, producer: Producer
 ) -> None:
@@ -221,6 +225,7 @@ def test_an_end_amid_a_send_of_its_thread_is_none_of_that_message(
     assert outcomes(serving, transaction) == {"rolled_back"}
 
 
+@mends("S3")
 def test_what_is_sent_behind_the_end_is_refused(serving: ServingBroker, producer: Producer) -> None:
     """As soon as that has begun, whoever waits for it."""
     later, once, back = (producer.begin_transaction() for _ in range(3))

@@ -15,6 +15,7 @@ from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.push.broadcast import OffsetFile
 from gantrymq.shm.errors import Corrupt
 from tests.support.groups_rig import Rig
+from tests.support.trials import mends
 from tests.unit.test_member import begins
 
 
@@ -70,6 +71,7 @@ CHANGES: list[Change] = [
 ]
 
 
+@mends("S9")
 @pytest.mark.usefixtures("descriptors")
 @pytest.mark.parametrize("number", range(len(CHANGES)))
 def test_a_value_that_no_consumer_writes_is_damage(path: Path, number: int) -> None:
@@ -82,6 +84,7 @@ def test_a_value_that_no_consumer_writes_is_damage(path: Path, number: int) -> N
     assert str(path) in str(refused.value)
 
 
+@mends("S9")
 @pytest.mark.usefixtures("descriptors")
 @pytest.mark.parametrize(
     "text", [b"", b"[]", b"7", b"\0" * 100, b"\xff\xfe", b"[" * 200_000, b'{"offsets":' * 9000]
@@ -101,6 +104,7 @@ def test_a_folder_in_its_place_is_told_by_its_path(path: Path) -> None:
     assert str(path) in str(refused.value)
 
 
+@mends("S9")
 def test_an_offset_behind_the_end_is_damage_and_passes_over_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

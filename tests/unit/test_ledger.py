@@ -115,6 +115,7 @@ def many_groups(storage: SimStorage, groups: int) -> Ledger:
     return ledger
 
 
+@mends("S7.2")
 def test_no_call_writes_more_of_a_compacted_ledger_than_some_queues() -> None:
     """However many groups there are: others wait for one such call (docs/security.md)."""
     storage = SimStorage(Disk(file_bytes_max=1 << 20))

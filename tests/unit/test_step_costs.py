@@ -30,6 +30,7 @@ from tests.support.groups_rig import Hand, Rig, only
 from tests.support.memory_sessions import grow_topic, memory_board
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 #: Fewer than the rig allows.
 GROUPS = 6
@@ -410,6 +411,7 @@ def ask(hand: Hand, request: groupwire.Request) -> None:
     assert hand.lane.put(groupwire.encode(request))
 
 
+@mends("S7.1")
 def test_what_a_wide_member_asks_is_done_in_bounded_steps(wide: tuple[Rig, Steps]) -> None:
     """Join, Commit, another's Join, Reset, Leave and death; others have their turn meanwhile."""
     rig, steps = wide
@@ -440,6 +442,7 @@ def test_what_a_wide_member_asks_is_done_in_bounded_steps(wide: tuple[Rig, Steps
     assert only(small.heard, groupwire.WasReset).after == nothing
 
 
+@mends("S7.1")
 def test_what_is_done_out_of_order_of_many_queues_is_noted_in_bounded_steps(
     wide: tuple[Rig, Steps],
 ) -> None:
@@ -482,6 +485,7 @@ def test_a_request_whose_agent_dies_amid_it_is_heard_again() -> None:
     assert isinstance(hand.heard[-1], groupwire.Joined)
 
 
+@mends("S7.2")
 def test_a_subscription_of_many_topics_formats_the_list_of_them_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

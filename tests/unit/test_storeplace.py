@@ -17,6 +17,7 @@ from gantrymq.clients.spark.options import ReadOptions
 from gantrymq.clients.spark.table.job import Ingest, IngestOptions
 from gantrymq.shm.errors import Rejected
 from gantrymq.shm.storeplace import store_around
+from tests.support.trials import mends
 
 
 @pytest.fixture
@@ -54,6 +55,7 @@ MADE: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
+@mends("S8")
 @pytest.mark.parametrize("place", ["commitlog/new", "commitlog/inner/new", "config/new", "new"])
 @pytest.mark.parametrize("name", MADE)
 def test_nothing_is_made_in_a_store(name: str, place: str, home: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from gantrymq.workers.scheduler.timeline import Timeline
 from tests.support.simclock import SimClock
+from tests.support.trials import mends
 
 MS = 1_000_000
 HOUR_MS = 3_600_000
@@ -119,6 +120,7 @@ class Wall:
         )
 
 
+@mends("S10")
 @pytest.mark.parametrize("then_ms", [2 * HOUR_MS, -2 * HOUR_MS, 0])
 @pytest.mark.parametrize("who_looks", ["the agent", "a successor"])
 def test_a_time_that_the_wall_showed_between_two_looks_is_known_to_nobody(
@@ -154,6 +156,7 @@ def test_a_successor_tells_the_times_of_all_that_the_wall_was_set_to() -> None:
         assert 2 * HOUR_MS <= wall.waits_ms(record) <= 2 * HOUR_MS + 3
 
 
+@mends("S10")
 def test_a_clock_that_is_set_after_the_look_is_noticed_before_a_time_is_told() -> None:
     """The record is younger than the cycle's look, and the wall was where it was before."""
     wall = Wall()

@@ -19,6 +19,7 @@ from gantrymq.workers.scheduler.timerbuckets import DIRECTORY
 from gantrymq.workers.scheduler.timerfiling import MINUTES_MAX
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
+from tests.support.trials import mends
 
 
 @pytest.fixture
@@ -47,6 +48,7 @@ def test_a_point_in_time_is_met(life: Life) -> None:
     life.stop()
 
 
+@mends("S11")
 def test_it_sleeps_until_the_reader_shows_the_queue(life: Life) -> None:
     """A new scheduler delivers nothing before it has read what was parked: nor does it spin."""
     now = life.clock.wall_ms()

@@ -23,6 +23,7 @@ from gantrymq.workers.transactions.agent import TxnChecker
 from gantrymq.workers.transactions.indoubt import InDoubt
 from tests.support.parking import Parked
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, refuse_next, txn_life
+from tests.support.trials import mends
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32
@@ -61,6 +62,7 @@ def require_one_decision(life: TxnLife, halves: list[wire.Check], outcome: str) 
     assert InDoubt(life.storage, life.board).read() == []
 
 
+@mends("S2")
 @pytest.mark.parametrize("commit", [False, True])
 @pytest.mark.parametrize("first", [0, 1])
 def test_answers_that_contradict(life: TxnLife, first: int, commit: bool) -> None:
@@ -80,6 +82,7 @@ def test_answers_that_contradict(life: TxnLife, first: int, commit: bool) -> Non
     assert len(peer.checks) == 2, "nobody is asked about what is decided"
 
 
+@mends("S2")
 def test_answers_in_one_step_that_contradict(life: TxnLife) -> None:
     """Neither is in the log when the other comes."""
     peer, halves = Peer(life, GROUP), two(life)
@@ -106,6 +109,7 @@ def by_hand(peer: Peer, half: wire.Check) -> str:
 DECIDERS = [by_end, by_answer, by_hand]
 
 
+@mends("S2")
 @pytest.mark.parametrize("victim", [None, CHECKER, Role.WRITER, "all"])
 @pytest.mark.parametrize("decide", DECIDERS)
 @pytest.mark.parametrize("is_read", [False, True])
@@ -173,6 +177,7 @@ def test_a_half_before_those_that_are_named_is_decided_with_them(life: TxnLife) 
     require_one_decision(life, halves, ROLLED_BACK)
 
 
+@mends("S2")
 @pytest.mark.parametrize("refused", [(), (0,), (1,), (2,), (0, 2), (1, 2)])
 @pytest.mark.parametrize("victim", [CHECKER, Role.WRITER, "all"])
 def test_a_death_amid_siblings(life: TxnLife, refused: tuple[int, ...], victim: Role | str) -> None:
