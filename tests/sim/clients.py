@@ -45,12 +45,14 @@ from tests.support.simpayer import Payer
 from tests.support.simsifters import SIFTED, SiftingListener, SiftingReader
 from tests.support.simstamps import sieves_for
 from tests.support.simulation import AgentActor, Simulation
+from tests.support.storedlog import require
 
 TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
 PULLED, PUSHED = "pulled", "pushed"
 #: Which consumers runs have: by the seed, or those of most runs; else one of UNUSUAL.
 ANY, USUAL = "any", "usual"
 STEPS_MAX = 40_000
+HOUR_MS = 3_600_000
 FILE_BYTES_MAX = 256 * 1024
 #: Between two statements of client code others come in so often, by the seed.
 SHARES = (0.0, 0.003, 0.03)
@@ -291,6 +293,17 @@ def break_the_disk(clients: Clients) -> None:
         clients.simulation.note(f"plan: {role.name} meets EIO at a {kind}")
 
 
+def set_the_clock(clients: Clients) -> None:
+    """The wall clock is set by up to a day, or so that old segments may go.
+
+    Not by less than a timeline takes for a step: a delay may then be early by a part of a ms.
+    """
+    day_ms = 24 * HOUR_MS
+    by_ms = clients.dice.choice([clients.dice.randint(-day_ms, day_ms), 2 * HOUR_MS])
+    clients.simulation.note(f"the wall clock is set by {by_ms} ms")
+    clients.simulation.clock.step_wall(by_ms)
+
+
 def crowd_a_producer(clients: Clients) -> None:
     """Many threads wait for one producer, and between two statements others come often."""
     clients.simulation.note("a crowd comes")
@@ -301,7 +314,7 @@ def crowd_a_producer(clients: Clients) -> None:
 FAULTS: tuple[Callable[[Clients], None], ...] = (
     kill_an_agent, kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_the_broker, kill_the_broker,
     cut_power, kill_an_application, stop_an_application, drop_a_connection, fill_the_disk,
-    break_the_disk,
+    break_the_disk, set_the_clock,
 )  # fmt: skip
 #: A crowd takes long, and is for those who name it.
 NAMED = {fault.__name__: fault for fault in (*FAULTS, crowd_a_producer)}
@@ -338,6 +351,8 @@ def run(seed: int, wanted: Wanted, home: Path) -> Clients:
     waited_ns = simulation.clock.monotonic_ns() + WAIT_MS * 1_000_000
     simulation.run_until(lambda: simulation.clock.monotonic_ns() >= waited_ns, STEPS_MAX)
     simulation.run_until(clients.settled, STEPS_MAX)
+    if set(faults) == {set_the_clock}:
+        _check_nobody_left(clients)
     board = clients.machine.board
     assert board is not None, "it is running"
     end = board.word(layout.BOARD_APPENDED)  # what producers hand over as they close finds nobody
@@ -354,6 +369,14 @@ def run(seed: int, wanted: Wanted, home: Path) -> Clients:
     return clients
 
 
+def _check_nobody_left(clients: Clients) -> None:
+    """No session has ended by the wall clock (LW-12)."""
+    over = [what for what in clients.books.tally if what.endswith(("BrokerGone", "Evicted"))]
+    over = [what for what in over if not what.startswith("not attached")]
+    whole = clients.machine.lives == 1 and not clients.books.tally["cut off"]
+    require(whole and not over, "LW-12", f"sessions end by the clock: {over}")
+
+
 def _make_room(clients: Clients) -> None:
     clients.machine.disk.allocate_max = ROOM_FOR_ALL
 
@@ -368,6 +391,9 @@ def _calm(clients: Clients) -> None:
     clients.machine.plans.supervisor = ()
     for storage in clients.machine.stores.values():
         storage.faults.faults = ()
+    clock = clients.simulation.clock
+    # Who waits for a point in time (as `retry_after` does) waits for the largest wall clock seen.
+    clock.step_wall(clock.highest_wall_ms - clock.wall_ms())
     clients.add_payer(0)
     clients.add_reader()
     clients.add_listener()

@@ -29,6 +29,12 @@ def test_promises_hold_under_all_faults(program: Program) -> None:
     )
 
 
+def test_the_wall_clock_ends_no_session_and_brings_nothing_early(program: Program) -> None:
+    """P8, LW-12; segments become old by it, too."""
+    done = program(MODULE, "--seeds", "3000:3002", "--faults", "set_the_clock")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_seed_replays_exactly(program: Program) -> None:
     first, again = (program(MODULE, "--seeds", "7:8").stdout for _ in range(2))
     assert "digest" in first, first
