@@ -35,7 +35,7 @@ from gantrymq.shm.layout import ARENA_DURABLE_WANTED, PROGRESS_AT, PROGRESS_BYTE
 from gantrymq.shm.limits import PROGRESS_MAX
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
-from tests.sim.scenario import GROUP, TOPICS, World
+from tests.sim.scenario import World
 from tests.support.faults import KilledError
 from tests.support.simmachine import ROLES
 from tests.support.simpace import tarry
@@ -176,9 +176,7 @@ def _live(watch: Watch) -> None:
         world.simulation.run_until(world.settled, STEPS_MAX)
     finally:
         atomics.set_hook(None)
-    scenario.stop_cleanly(world)
-    world.machine.start()
-    world.model.check_all_consumed(GROUP, set(TOPICS))
+    scenario.start_again(world)
 
 
 class Countdown:

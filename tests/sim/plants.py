@@ -5,7 +5,7 @@ They live here only, put over the real parts from outside: production code has n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gantrymq.brokerd import appender, recovery
@@ -17,13 +17,14 @@ from gantrymq.brokerd.parkedholder import ParkedHolder
 from gantrymq.brokerd.producers import Producers
 from gantrymq.brokerd.removal import Removal
 from gantrymq.brokerd.retention import Retention
-from gantrymq.shm import layout, limits
+from gantrymq.shm import layout
 from gantrymq.shm.indexnote import Note
 from gantrymq.shm.kernels import frames
 from gantrymq.shm.kernels import index as kernels
 from gantrymq.shm.kernels.words import store_word
 from gantrymq.workers.groups.agent import Groups
 from gantrymq.workers.groups.membership import Membership
+from gantrymq.workers.groups.peer import Peer
 from gantrymq.workers.inhand import InHand
 
 
@@ -118,14 +119,11 @@ def told_before_written() -> None:
 def words_of_the_dead_unread() -> None:
     """`groups` does not look at what a session's words say once it has ended."""
 
-    def hasty(groups: Groups, session: int) -> None:
-        peer = groups._peers.pop(session, None)
-        if peer is not None:
-            for _ in groups._requests(peer, limits.GROUPS_UP_BYTES):
-                pass
-            groups.membership.leave(session, failed=True)
+    def hasty(groups: Groups, peer: Peer, *, failed: bool) -> Iterator[float]:
+        yield from groups.membership.leave(peer.session.session, failed=failed)
+        groups._filters.leave(peer.session.session)
 
-    put_over(Groups, "_detach", hasty)
+    put_over(Groups, "_end", hasty)
 
 
 def batch_in_pieces() -> None:

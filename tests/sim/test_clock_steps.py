@@ -26,9 +26,7 @@ def test_a_clock_that_is_set_ends_no_session_and_turns_no_time_back(by_ms: int) 
     world.simulation.run_until(world.settled, STEPS_MAX)
     assert world.model.tally["cut off"] == 0
     assert world.machine.lives == 1
-    scenario.stop_cleanly(world)
-    world.machine.start()
-    world.model.check_all_consumed(scenario.GROUP, set(scenario.TOPICS))
+    scenario.start_again(world)
     log = open_log(SimStorage(world.machine.disk))
     times = [r.store_timestamp for _, r in log.scan(0, check=OWN) if isinstance(r, Record)]
     assert len(times) > 10  # others may have expired: the clock says that they are old
@@ -46,6 +44,4 @@ def test_a_machine_that_was_suspended_goes_on() -> None:
         world.model.tally["suspended"] += 1
     world.simulation.run_until(world.settled, STEPS_MAX)
     assert world.machine.lives == 1
-    scenario.stop_cleanly(world)
-    world.machine.start()
-    world.model.check_all_consumed(scenario.GROUP, set(scenario.TOPICS))
+    scenario.start_again(world)

@@ -78,9 +78,7 @@ def run(site: Site, number: int, *, persistent: bool) -> World:
     )
     scenario.calm(world)
     simulation.run_until(world.settled, STEPS_MAX)
-    scenario.stop_cleanly(world)
-    world.machine.start()
-    world.model.check_all_consumed(scenario.GROUP, set(scenario.TOPICS))
+    scenario.start_again(world)
     return world
 
 
