@@ -20,7 +20,8 @@ def broker() -> Iterator[Broker]:
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:  # as warm_starts, which is not there yet
             patch.setattr(gantrymq.temporary, "_spawn", spawn_forked)
-            running = stack.enter_context(Broker.temporary())
+            sizes = {"topics_max": 1024, "board_queues_max": 8192}  # for all tests of a run
+            running = stack.enter_context(Broker.temporary(**sizes))
         yield running
 
 
