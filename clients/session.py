@@ -115,6 +115,7 @@ class Session(Closing, OfOneProcess):
         self._requests = threading.RLock()
         self._turn = threading.Condition()
         self._poller = 0  # the thread that sleeps on the descriptors, or was broken off there
+        self._turns = 0  # how many sleeps on the descriptors have ended
         self._control = ControlChannel(self.home, _answer_s(answer_by))
         try:
             hello = wire.Hello(
@@ -237,6 +238,7 @@ class Session(Closing, OfOneProcess):
         was answered before the end counts.
         """
         while True:
+            turns = self._turns
             if ready():
                 return True
             try:
@@ -248,13 +250,19 @@ class Session(Closing, OfOneProcess):
             left_ns = deadline_ns - now_ns()
             if left_ns <= 0:
                 return False
-            self._sleep(min(left_ns, _LOOK_NS))
+            self._sleep(min(left_ns, _LOOK_NS), turns)
 
-    def _sleep(self, timeout_ns: int) -> None:
-        """One thread sleeps on the descriptors and wakes the others, which sleep on it."""
+    def _sleep(self, timeout_ns: int, turns: int) -> None:
+        """One thread sleeps on the descriptors and wakes the others, which sleep on it.
+
+        `turns` is `_turns` before the caller's last look: another's sleep that has ended since has
+        taken the ring that may have been for what is there now.
+        """
         with self._turn:
             if self._another_polls:
                 self._turn.wait(timeout_ns / 1e9)
+                return
+            if self._turns != turns:
                 return
             amid, self._poller = self._poller != 0, threading.get_ident()
         rung = False
@@ -269,6 +277,7 @@ class Session(Closing, OfOneProcess):
             if self.is_open:
                 raise  # else a signal handler has closed it amid the sleep: `check` says so
         finally:
+            self._turns += 1  # before: who finds nobody asleep finds this
             self._poller = 0
             if amid and rung:
                 self.bell.ring()  # for the sleep of this thread that a signal handler cut short

@@ -43,7 +43,7 @@ def test_a_seed_replays_exactly(program: Program) -> None:
 
 #: Planted bug -> the first seed that is tried, faults and consumers of runs, what is said of it.
 FOUND = {
-    "numbered_anew": (9, "kill_the_broker", USUAL, "StalledError|P6|P5"),
+    "numbered_anew": (19, "kill_the_broker", USUAL, "StalledError|P6|P5"),
     "committed_when_polled": (26, "kill_an_application", USUAL, "StalledError|P10"),
     "acknowledged_when_taken": (0, "kill_an_application", USUAL, "StalledError|P10"),
     "interest_forgotten": (0, "kill_the_broker", USUAL, "LostWakeupError"),

@@ -177,11 +177,11 @@ def test_ctrl_c_amid_a_sleep_leaves_the_turn_to_others(broker: Broker) -> None:
         session = producer._link.session
 
         def has_heard() -> bool:
-            session._sleep(1_000_000)
+            session._sleep(1_000_000, session._turns)
             return not session._readable(0)
 
         number = 0
-        for number in broken_off(partial(session._sleep, 1000)):
+        for number in broken_off(lambda: session._sleep(1000, session._turns)):
             session.bell.ring()
             poll_until(has_heard, f"the bell was heard after {number} bytecodes")
         assert number > 20
