@@ -42,13 +42,14 @@ def test_a_seed_replays_exactly(program: Program) -> None:
 
 
 #: Planted bug -> the first seed that is tried, faults and consumers of runs, what is said of it.
+#: Not among them: level_of_another_unheard, which none of 300 seeds has found since a thread whose
+#: ring another has taken looks again.
 FOUND = {
     "numbered_anew": (19, "kill_the_broker", USUAL, "StalledError|P6|P5"),
     "committed_when_polled": (26, "kill_an_application", USUAL, "StalledError|P10"),
     "acknowledged_when_taken": (0, "kill_an_application", USUAL, "StalledError|P10"),
     "interest_forgotten": (0, "kill_the_broker", USUAL, "LostWakeupError"),
     "settled_twice": (0, "crowd_a_producer", USUAL, "P6"),
-    "level_of_another_unheard": (170, "crowd_a_producer", USUAL, "LostWakeupError"),
     "order_forgotten": (0, "none", "ordered", "P5"),
     "failed_passed_over": (0, "none", "ordered", "P5"),
     "filter_forgotten": (0, "none", "sifters", "FL-4"),
