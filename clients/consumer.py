@@ -76,9 +76,8 @@ class PullConsumer(OfOneProcess):
         `consume_timestamp`. `assignment` says how queues are spread over members: "sticky" moves
         few, "average" does as RocketMQ. `timeout` is what `poll` waits if it is not told: seconds,
         10 by default (None), for ever with math.inf; this, `commit`, `assign`, `seek`, `close` and
-        each attaching anew wait as long for the broker's answers, a second at least and 30 at
-        most. Raises BrokerGone, Timeout,
-        GroupIllegal, TopicNotFound, FilterSyntaxError, ...
+        each attaching anew wait as long for the broker's answers, a second at least and 30 at most.
+        Raises BrokerGone, Timeout, GroupIllegal, TopicNotFound, FilterSyntaxError, ...
         """
         (
             self.group, filters, self._home, self.auto_commit, timeout,
