@@ -1,16 +1,17 @@
 """A copy of a store that another broker can start on, made while the broker runs.
 
-Only truth is copied: the log up to a durable position D, `config/`, the groups' ledger, and what
-says whose the log is. Derived files (ConsumeQueues, sidecars, producers) are made again by the
-first start. The copy looks like a store whose broker was stopped cleanly at D.
+Only truth is copied: the log up to a durable position D, `config/`, the groups' ledger and what
+else brokerd/storefiles.py says is truth, and what says whose the log is. Derived files
+(ConsumeQueues, sidecars, producers) are made again by the first start. The copy looks like a store
+whose broker was stopped cleanly at D.
 
 Order: the ledger, then config, then D where it covers all that was visible by then. So no group is
-ahead of the copied log, and each topic that the ledger knows is there.
+ahead of the copied log, and each topic that the ledger knows is there. Deleted topics come behind
+config: a topic that neither names would be there again, with all its messages.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.brokerd import config, lock, temporaryhome
+from gantrymq.brokerd import config, lock, storefiles, temporaryhome
+from gantrymq.brokerd.backuplog import LogCopy, copy_starts, first_segment, goes_on_behind
 from gantrymq.brokerd.backupplace import require_free, require_outside
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.epoch import STORE_FILE, settle_sizes
+from gantrymq.brokerd.queuestarts import FILE as STARTS
 from gantrymq.brokerd.synctree import rename_durably
 from gantrymq.clients.home import owner_of, read_board_file, store_of
 from gantrymq.shm import layout, ownfiles
@@ -33,26 +36,28 @@ from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config
 from gantrymq.shm.errors import DiskFull, GantryError, Incompatible, Rejected, StoreFailed, Timeout
 from gantrymq.shm.jsonsum import with_sum, without_sum
 from gantrymq.shm.lineage import COPIED_AT
-from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.lognames import DIRECTORY
 from gantrymq.shm.ranges import EVERYTHING, read_ranges, write_ranges
 from gantrymq.shm.storage import PosixStorage, is_disk_full, read_file
 from gantrymq.shm.storelock import is_held
-from gantrymq.workers.groups.deadletternote import FILE as DEAD_LETTERS
 from gantrymq.workers.groups.ledgerentries import NAME as LEDGER
 
 if TYPE_CHECKING:
     from gantrymq.shm.board import Board
 
 _CONFIG: Final = "config"
-_PIECE_BYTES: Final = 64 << 20
-_BUFFER_BYTES: Final = 1 << 20
-#: What copy_file_range says of files that it cannot copy, on different disks above all.
-_NOT_INSIDE_THE_KERNEL: Final = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 #: The flusher makes all durable at its interval, a minute at most; then the disk hangs.
 _DURABLE_S: Final = 90.0
 _PAUSE_S: Final = 0.01
 #: A file of `config/` is written in place: it may take that many looks to find it whole.
 _LOOKS: Final = 50
+
+#: Truth that is copied once the topics are; where queues begin is noted of the copied log.
+_BEHIND_CONFIG: Final = tuple(
+    path
+    for path in map(storefiles.path_of, (*storefiles.TRUTH, *storefiles.OF_THE_LOG))
+    if path not in (LEDGER, STARTS)
+)
 
 #: By which a back-up knows what another one has left behind.
 _WORD: Final = "an unfinished back-up"
@@ -87,10 +92,9 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
     temporaryhome.remove(partial, _WORD)
     if os.path.lexists(partial):
         raise Rejected(f"{partial} is there, and no back-up that was broken off: remove it first")
-    partial.mkdir(mode=0o700, parents=True)
-    temporaryhome.claim(partial, _WORD)
     run = _Run(PosixStorage(str(source)), PosixStorage(str(store_of(partial))), progress)
     try:
+        temporaryhome.make_at(partial, _WORD)
         store_of(partial).mkdir(mode=0o700)
         low, durable, segments = _copy(home, run)
         if (home / config.FILE_NAME).exists():
@@ -138,11 +142,13 @@ class _Run:
 
     def from_running(self, board: Board) -> tuple[int, int, int]:
         """Lowest position, durable position, segments."""
-        self._copy_ledger()
+        self._copy(LEDGER)
         self._copy_config()
+        self._copy(*_BEHIND_CONFIG)
         durable = _durable_now(board)
         self._put_identity(board.segment_bytes, durable, board.word(layout.BOARD_STORE_MS))
-        low, segments = self._copy_log(board.segment_bytes, durable, board)
+        low, segments = self._copy_log(board.segment_bytes, durable)
+        copy_starts(self._source, self._target, board, low)
         if board.half(layout.BOARD_STATE) == BrokerState.FAILED:
             raise StoreFailed("the store failed during the backup: it was thrown away")
         return low, durable, segments
@@ -155,12 +161,19 @@ class _Run:
                 f"the store of {home} was not stopped cleanly by a GantryMQ: start its broker once,"
                 " or copy the whole directory as it is"
             )
+        if goes_on_behind(self._source, last.durable):
+            raise Rejected(
+                f"another broker has gone on with the store of {home} behind {last.durable}, where"
+                " GantryMQ had stopped it: start its broker once, which takes that over, or copy"
+                " the whole directory as it is"
+            )
         given = config.load(home)
         size = settle_sizes(self._source, given).settings.mapped_file_size_commit_log
-        self._copy_ledger()
+        self._copy(LEDGER)
         self._copy_config()
+        self._copy(*_BEHIND_CONFIG, STARTS)
         self._put_identity(size, last.durable, last.store_ms)
-        low, segments = self._copy_log(size, last.durable, None)
+        low, segments = self._copy_log(size, last.durable)
         return low, last.durable, segments
 
     def _copy_config(self) -> None:
@@ -186,12 +199,14 @@ class _Run:
             time.sleep(_PAUSE_S)
         raise Incompatible(f"{path} is no JSON, and its backup neither: mend it", path=path)
 
-    def _copy_ledger(self) -> None:
-        """Append only, and replaced whole: what an open file shows is a state of it."""
-        if self._source.exists(LEDGER):
-            self._put(LEDGER, read_file(self._source, LEDGER))
-        if self._source.exists(DEAD_LETTERS):
-            self._put(DEAD_LETTERS, read_file(self._source, DEAD_LETTERS))
+    def _copy(self, *names: str) -> None:
+        """Append only, or replaced whole: what an open file shows is a state of it."""
+        for name in names:
+            try:
+                data = read_file(self._source, name)
+            except FileNotFoundError:
+                continue
+            self._put(name, data)
 
     def _put_identity(self, segment_bytes: int, durable: int, store_ms: int) -> None:
         """Sizes, ranges closed at D, and a checkpoint that says so."""
@@ -202,7 +217,7 @@ class _Run:
         write_ranges(self._target, known.closed(durable))
         checkpoint = CheckpointFile(self._target, uuid.uuid4().bytes, 0)
         try:
-            low = self._first_segment()
+            low = first_segment(self._source)
             checkpoint.write(durable, store_ms, min(low, durable), clean=True)
         finally:
             checkpoint.close()
@@ -212,49 +227,15 @@ class _Run:
         content = without_sum(parse_config(read_file(self._source, STORE_FILE).decode()))
         return with_sum(json.dumps({**content, COPIED_AT: durable})).encode()
 
-    def _copy_log(self, segment_bytes: int, durable: int, board: Board | None) -> tuple[int, int]:
-        self._target.make_directory(DIRECTORY)
-        base = low = self._first_segment()
-        while base < durable:
-            count = min(segment_bytes, durable - base)
-            try:
-                self._copy_segment(base, count, segment_bytes, durable - low)
-            except FileNotFoundError:
-                if board is None or board.word(layout.BOARD_LOW) <= base:
-                    raise
-                # It has expired meanwhile: the copy begins behind it.
-                self._target.unlink(segment_name(base))
-                low = base + segment_bytes
-            base += segment_bytes
+    def _copy_log(self, segment_bytes: int, durable: int) -> tuple[int, int]:
+        """Where the copy begins, and of how many segments it is."""
+        low = LogCopy(self._source, self._target, segment_bytes, durable, self._told).run()
         return low, len(self._target.list(DIRECTORY))
 
-    def _first_segment(self) -> int:
-        names = [name for name in self._source.list(DIRECTORY) if name.isdecimal()]
-        return int(names[0]) if names else 0
-
-    def _copy_segment(self, base: int, count: int, size: int, total: int) -> None:
-        """`count` bytes of a segment; the rest of the file is a hole."""
-        name = segment_name(base)
-        target = self._target.create(name)
-        try:
-            source = self._source.open(name)
-            try:
-                done = 0
-                while done < count:
-                    piece = min(_PIECE_BYTES, count - done)
-                    moved = _move(source.descriptor, target.descriptor, piece, done)
-                    if moved == 0:
-                        raise Incompatible(f"{name} is shorter than {count} bytes", path=name)
-                    done += moved
-                    self.bytes += moved
-                    if self._progress:
-                        self._progress(self.bytes, total, "copying the log")
-            finally:
-                source.close()
-            target.truncate(size)
-            target.sync()
-        finally:
-            target.close()
+    def _told(self, moved: int, done: int, total: int) -> None:
+        self.bytes += moved
+        if self._progress:
+            self._progress(done, total, "copying the log")
 
     def _put(self, name: str, data: bytes) -> None:
         file = self._target.create(name)
@@ -263,19 +244,6 @@ class _Run:
         finally:
             file.close()
         self.bytes += len(data)
-
-
-def _move(source: int, target: int, count: int, at: int) -> int:
-    """Copy up to `count` bytes of a file to the same place of another; how many it was.
-
-    Inside the kernel where it can, which between two disks of different kinds it does not.
-    """
-    try:
-        return os.copy_file_range(source, target, count, at, at)
-    except OSError as error:
-        if error.errno not in _NOT_INSIDE_THE_KERNEL:
-            raise
-    return os.pwrite(target, os.pread(source, min(count, _BUFFER_BYTES), at), at)
 
 
 def _durable_now(board: Board) -> int:

@@ -19,7 +19,8 @@ from gantrymq.brokerd.epoch import Life
 from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.sessions import Sessions
-from gantrymq.clients.home import board_file, run_of, store_of
+from gantrymq.brokerd.storelost import require_alone
+from gantrymq.clients.home import board_file, read_board_file, run_of, store_of
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board, unlink_board
@@ -68,17 +69,29 @@ class Broker:
             self.board.set_half(layout.BOARD_STATE, state)
 
     def close(self, *, clean: bool) -> None:
-        """Give everything back; after a clean stop nothing but the store is left."""
+        """Give everything back: nothing but the store is left. Raises OSError."""
         for bell in self.bells:
             bell.close()
-        if clean:
-            self._complete_batch_units()
+        try:
+            if clean:
+                self._complete_batch_units()
+                self._say_clean()
+        finally:
+            # After a failure the next start scans from the checkpoint as after a power cut.
+            unlink_board(self.board.name)
+            if read_board_file(self.home).get("board") == self.board.name:
+                board_file(self.home).unlink(missing_ok=True)
+            os.close(self.lock_descriptor)
+
+    def _say_clean(self) -> None:
+        storage, durable = self.env.storage, self.board.word(layout.BOARD_DURABLE)
+
+        def say() -> None:
             self._write_clean_checkpoint()
-            epoch.mark_stopped(self.env.storage, self.board.word(layout.BOARD_DURABLE))
-        # After a failure the next start scans from the checkpoint as after a power cut.
-        unlink_board(self.board.name)
-        board_file(self.home).unlink(missing_ok=True)
-        os.close(self.lock_descriptor)
+            epoch.mark_stopped(storage, durable)
+
+        if reserve.with_room(storage, say):
+            self.log.warning("reserve_given_back", bytes=reserve.RESERVE_BYTES)
 
     def _complete_batch_units(self) -> None:
         """For a RocketMQ; on a full disk the next start or hand-over does it."""
@@ -131,6 +144,7 @@ def open_broker(
     timeout_s = configuration.settings.lock_timeout
     lock_descriptor = lock.acquire(store_of(home), timeout_s, alive)
     try:
+        require_alone(home, timeout_s, alive)
         return _open_locked(home, configuration, log, progress, lock_descriptor)
     except BaseException:
         os.close(lock_descriptor)
@@ -172,7 +186,7 @@ def _open_locked(
     metadata = Metadata(storage, settings, clock)
     metadata.load()
     metadata.add_parking_topics()
-    board = epoch.create_board(home, life, settings, clock.wall_ms())
+    board = epoch.create_board(home, life, settings, clock)
     try:
         metadata.publish(board, found)
         epoch.forget_old_boards(home, board.name)

@@ -12,7 +12,7 @@ from typing import Final
 
 from gantrymq.shm import layout
 from gantrymq.shm.checkpoint import FILE, Checkpoint, newest_slot
-from gantrymq.shm.storage import File, Storage, read_file
+from gantrymq.shm.storage import File, Storage, made_anew, read_file
 
 __all__ = ["FILE", "Checkpoint", "CheckpointFile", "read_checkpoint"]
 
@@ -70,6 +70,7 @@ class CheckpointFile:
         if clean or sync:
             self._file.sync()
 
+    @made_anew()
     def keep(self) -> None:
         """Have what was written last outlive a power cut, whatever that does to later slots.
 

@@ -8,11 +8,15 @@ there is a segment behind it: a power cut leaves no short one, and no gap.
 
 from __future__ import annotations
 
+import errno
+
 from gantrymq.shm.errors import Corrupt, StoreFailed
 from gantrymq.shm.lognames import DIRECTORY, segment_name
-from gantrymq.shm.storage import File, Storage
+from gantrymq.shm.storage import File, Storage, made_anew
 
 SPARE = "gantry/spare"
+#: A new segment leaves this part of its size free: for queues, the ledger, and others' files.
+MARGIN_PARTS = 16
 
 
 def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:
@@ -48,14 +52,16 @@ def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:
     return bases
 
 
+@made_anew()
 def prepare_spare(storage: Storage, segment_bytes: int, temporary: str) -> None:
     """Make the spare segment with all its blocks. `temporary` is the caller's own name for it.
 
-    Raises OSError; a failed sync is final.
+    Raises OSError.
     """
     path = f"gantry/{temporary}"
     if storage.exists(path):
         storage.unlink(path)
+    _require_room(storage, segment_bytes, path)
     file = storage.create(path)
     try:
         file.allocate(segment_bytes)
@@ -66,6 +72,23 @@ def prepare_spare(storage: Storage, segment_bytes: int, temporary: str) -> None:
     finally:
         file.close()
     storage.rename(path, SPARE)
+
+
+def room_for_segment(segment_bytes: int) -> int:
+    """Bytes that have to be free where a segment is made."""
+    return segment_bytes + segment_bytes // MARGIN_PARTS
+
+
+def _require_room(storage: Storage, segment_bytes: int, path: str) -> None:
+    """Raise OSError if a segment would leave less than the margin.
+
+    Nobody may ask for room to see whether there is some: an allocation that fails has all that is
+    free until its file is removed, and others' writes fail meanwhile.
+    """
+    free, wanted = storage.free_bytes(), room_for_segment(segment_bytes)
+    if free < wanted:
+        text = f"{free} bytes are free, and a segment with what it leaves to others takes {wanted}"
+        raise OSError(errno.ENOSPC, text, path)
 
 
 class CommitLog:

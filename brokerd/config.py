@@ -26,6 +26,8 @@ T = TypeVar("T", int, str, bool)
 Value = int | str | bool
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+#: RocketMQ keeps the lengths of its files in one.
+_JAVA_INT_MAX: Final = (1 << 31) - 1
 FILE_NAME: Final = "gantrymq.toml"
 #: The origin of what a command line or a call says.
 GIVEN: Final = "given"
@@ -82,11 +84,11 @@ class Settings:
         (1, 65_535),
     )  # fmt: skip
     mapped_file_size_commit_log: int = _setting(
-        1 << 30, "bytes", "length of a segment of the CommitLog", (4 * KIB, 1 << 31)
+        1 << 30, "bytes", "length of a segment of the CommitLog", (4 * KIB, _JAVA_INT_MAX)
     )
     mapped_file_size_consume_queue: int = _setting(
         300_000 * CQ_UNIT_BYTES, "bytes", "length of a ConsumeQueue file, rounded up to units",
-        (CQ_UNIT_BYTES, 1 << 31),
+        (CQ_UNIT_BYTES, _JAVA_INT_MAX // CQ_UNIT_BYTES * CQ_UNIT_BYTES),
     )  # fmt: skip
     enable_consume_queue_ext: bool = _setting(
         False, "", "write RocketMQ's ConsumeQueueExt: room beside each unit for bits of filters"
@@ -96,7 +98,7 @@ class Settings:
         " unread (ADR 0020)",
     )  # fmt: skip
     mapped_file_size_consume_queue_ext: int = _setting(
-        48 * MIB, "bytes", "length of a ConsumeQueueExt file", (KIB, 1 << 31)
+        48 * MIB, "bytes", "length of a ConsumeQueueExt file", (KIB, _JAVA_INT_MAX)
     )
     max_error_rate_of_bloom_filter: int = _setting(
         20, "percent", "records read in vain, when as many groups as expected have filters", (1, 99)
@@ -363,7 +365,7 @@ def _from_file(path: Path) -> Mapping[str, object]:
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
             return {}
         raise SettingIllegal(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingIllegal(f"{path} is not TOML: {error}", path=str(path)) from error
 
 

@@ -11,6 +11,7 @@ import heapq
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -21,7 +22,7 @@ import msgspec
 
 from gantrymq.brokerd.access import Access, Peer, is_reserved, own_access, peer_of
 from gantrymq.brokerd.attachpace import AttachPace
-from gantrymq.brokerd.log import Log
+from gantrymq.brokerd.log import Log, traced
 from gantrymq.brokerd.reactor import Reactor
 from gantrymq.brokerd.sessions import ComingFree
 from gantrymq.clients.home import SOCKET_NAME, run_of, socket_address
@@ -104,6 +105,7 @@ class ControlServer:
         self._arrivals = count()  # of those that have the same turn
         self._now_ns = 0  # of the last look
         self._listener: socket.socket | None = None
+        self._inode = 0  # of its file
 
     def listen(self) -> None:
         """Start to accept. The store's lock is held: a socket file found is a dead broker's."""
@@ -117,7 +119,7 @@ class ControlServer:
         finally:
             os.umask(old_mask)
         listener.listen(_BACKLOG)
-        self._listener = listener
+        self._listener, self._inode = listener, path.stat().st_ino
         self.reactor.watch(listener.fileno(), self._accept)
 
     def stop_listening(self) -> None:
@@ -126,7 +128,10 @@ class ControlServer:
             self.reactor.forget(self._listener.fileno())
             self._listener.close()
             self._listener = None
-            (run_of(self._home) / SOCKET_NAME).unlink(missing_ok=True)
+            path = run_of(self._home) / SOCKET_NAME
+            with suppress(FileNotFoundError):
+                if path.stat().st_ino == self._inode:  # not that of another broker
+                    path.unlink()
 
     def close(self) -> None:
         """End every connection."""
@@ -353,6 +358,10 @@ class Connection:
             self._server.log.error("request_failed", request=what, why=str(error))
             kind = DiskFull if is_disk_full(error) else StoreFailed
             self._decline(kind(f"{what} could not be carried out: {error}"))
+        except Exception as error:  # a defect of ours, met by one asker: all others go on
+            what, trace = type(frame).__name__, traced(error)
+            self._server.log.error("request_failed", request=what, why=repr(error), trace=trace)
+            self._decline(GantryError(f"{what} could not be carried out: {error!r}: report it"))
         finally:
             self._serial = 0
 

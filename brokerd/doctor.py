@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gantrymq.brokerd import config, epoch
+from gantrymq.brokerd.commitlog import room_for_segment
 from gantrymq.clients.home import SOCKET_NAME, read_board_file, run_of, store_of
 from gantrymq.clients.spark.needs import JAVA_MIN
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.board import attach_board
 from gantrymq.shm.codes import BrokerState
-from gantrymq.shm.errors import BrokerGone, GantryError, NotPermitted
+from gantrymq.shm.errors import BrokerGone, GantryError, NotPermitted, why_failed
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.storelock import is_held
 
@@ -296,7 +297,7 @@ def _check_disk(patient: Patient) -> Iterator[Finding]:
     place = next(p for p in (patient.store, *patient.store.parents) if p.exists())
     room = os.statvfs(place)
     free = room.f_bavail * room.f_frsize
-    segment = patient.settings.mapped_file_size_commit_log
+    segment = room_for_segment(patient.settings.mapped_file_size_commit_log)
     kind = _file_system(place)
     found = f"{_mib(free)} free on {kind}, a segment takes {_mib(segment)}"
     if free < segment:
@@ -343,7 +344,7 @@ def _check_broker(board_name: str | None) -> Iterator[Finding]:
     if state == BrokerState.FAILED:
         number = board.half(layout.BOARD_FAILED_ERRNO)
         mend = "docs/operate.md, `A failed store`: mend the disk, then start it again"
-        yield Finding("broker", "wrong", f"the store failed: {os.strerror(number)}", mend)
+        yield Finding("broker", "wrong", f"the store failed: {why_failed(number)}", mend)
     else:
         yield Finding("broker", "ok", f"it runs and is {state.name.lower()}")
 

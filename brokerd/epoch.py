@@ -24,8 +24,10 @@ from gantrymq.shm.board import (
     format_board,
     unlink_board,
 )
+from gantrymq.shm.clock import Clock
 from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted
 from gantrymq.shm.jsonsum import sum_holds, with_sum
+from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.lineage import COPIED_AT, FIELD, FILE, Lineage, lineage_of
 from gantrymq.shm.ownfiles import replace_whole
 from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
@@ -161,16 +163,17 @@ def _stored(storage: Storage) -> dict[str, Any]:
     if storage.exists(STORE_FILE):
         data = read_file(storage, STORE_FILE)
         try:
-            content: dict[str, Any] = json.loads(data)
+            content = parse_object(data)
         except ValueError as error:
-            raise _damaged("is not JSON") from error
+            raise _damaged("is no JSON object") from error
         if sum_holds(data) is False:
             raise _damaged("is not what its checksum was made of")
         try:
             Lineage.of(content)
-        except ValueError as error:
+            version = int(content.get("version", VERSION))
+        except (ValueError, TypeError) as error:
             raise _damaged(str(error)) from error
-        if int(content.get("version", VERSION)) > VERSION:
+        if version > VERSION:
             raise Incompatible(
                 f"{STORE_FILE} is of version {content['version']}, this program knows {VERSION}:"
                 " a newer GantryMQ has written this store; use that one",
@@ -245,7 +248,7 @@ def boards_of(home: Path) -> list[str]:
     return [f"/{name}" for name in os.listdir("/dev/shm") if f"/{name}".startswith(prefix)]
 
 
-def create_board(home: Path, life: Life, settings: Settings, started_ms: int) -> Board:
+def create_board(home: Path, life: Life, settings: Settings, clock: Clock) -> Board:
     """Make the board of this life; not yet announced."""
     name = f"{_board_prefix(home)}{life.epoch:x}{run_of_tests()}"
     size = layout.board_bytes(settings.topics_max, settings.board_queues_max)
@@ -259,7 +262,8 @@ def create_board(home: Path, life: Life, settings: Settings, started_ms: int) ->
             queues_max=settings.board_queues_max,
             segment_bytes=settings.mapped_file_size_commit_log,
             cq_bytes=settings.mapped_file_size_consume_queue,
-            started_ms=started_ms,
+            started_ms=clock.wall_ms(),
+            started_ns=clock.monotonic_ns(),
         )
         return Board(memory, name)
     except BaseException:

@@ -14,7 +14,7 @@ from gantrymq.brokerd.pagecache import PageCache
 from gantrymq.shm import layout
 from gantrymq.shm.codes import BrokerState, Role
 from gantrymq.shm.kernels.ring import arm, publish_and_check, wants_durable
-from gantrymq.shm.kernels.words import store_half
+from gantrymq.shm.kernels.words import load_word, store_half
 from gantrymq.shm.lognames import DIRECTORY, segment_name
 from gantrymq.shm.marks import mark
 from gantrymq.shm.storage import is_disk_full
@@ -91,7 +91,7 @@ class Flusher:
             return 10 * IDLE_NS
         wanted = self._board.word(layout.BOARD_DURABLE_WANTED)
         still = arm(self._words, layout.BOARD_FLUSHER_ARMED, 1, layout.BOARD_DURABLE_WANTED, wanted)
-        if not still or wanted > self._durable:
+        if not still or self._is_wanted():
             return 0
         return min(IDLE_NS, max(1, self._last_ns + self._interval_ns - now_ns))
 
@@ -109,11 +109,21 @@ class Flusher:
         if appended <= self._durable:
             self._last_ns = now_ns
             return False
-        wanted = self._board.word(layout.BOARD_DURABLE_WANTED) > self._durable
+        wanted = self._is_wanted()
         waited = now_ns - self._last_ns >= self._interval_ns
         # Agents that stop before this one wait for what they have counted to be durable.
         stopping = self._board.half(layout.BOARD_STATE) == BrokerState.STOPPING
         return wanted or waited or stopping or self._table.stopping()
+
+    def _is_wanted(self) -> bool:
+        """Whether the writer, for who waits for a receipt, or another agent asks for a sync."""
+        if self._board.word(layout.BOARD_DURABLE_WANTED) > self._durable:
+            return True
+        return any(
+            load_word(session.arena, layout.ARENA_DURABLE_WANTED) > self._durable
+            for session in self._clients.values()
+            if session.owner
+        )
 
     def _sync(self, appended: int, now_ns: int) -> None:
         """Make everything up to `appended` durable, then say so."""

@@ -5,17 +5,18 @@ Groups that have not read so far, and pins; what waits for its time (brokerd/par
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gantrymq.brokerd.queuefiles import QueueKey, position_of
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.lineage import lineage_of
 from gantrymq.shm.lognames import PINS
 from gantrymq.shm.storage import read_file
+from gantrymq.shm.valueranges import is_offset, is_small
 from gantrymq.workers.groups.progress import UNSET
 
 if TYPE_CHECKING:
@@ -116,8 +117,9 @@ class Pin:
     """A file of `gantry/pins`: `{"position": P}`, and `"until_ratio": percent` if less than forced.
 
     The log from P on stays, as long as no more than that much of the disk is in use. Its owner
-    replaces the file to move on and removes it in the end. One that cannot be read holds all, and
-    so does one that names a store (`"store": ID`) whose log up to P this is not.
+    replaces the file to move on and removes it in the end. One that cannot be read, for whatever
+    reason, holds all, and so does one that names a store (`"store": ID`) whose log up to P this is
+    not; the disk rule removes below them all the same.
     """
 
     name: str
@@ -150,25 +152,35 @@ class Pins:
 
 
 def read_pins(storage: Storage) -> list[Pin]:
-    """All pins by name. Raises OSError."""
-    names = [name for name in storage.list(PINS) if not name.endswith(".new")]
+    """All pins by name; the folder's own name stands for those that cannot be listed."""
+    try:
+        names = [name for name in storage.list(PINS) if not name.endswith(".new")]
+    except OSError as error:
+        return [_unreadable(PINS, error)]
     return [_pin(storage, name) for name in names]
 
 
 def _pin(storage: Storage, name: str) -> Pin:
     try:
-        content: Any = json.loads(read_file(storage, f"{PINS}/{name}"))
-        position, ratio = content["position"], content.get("until_ratio", 100)
-        if type(position) is not int or type(ratio) is not int:
+        content = parse_object(read_file(storage, f"{PINS}/{name}"))
+        position, ratio = content.get("position"), content.get("until_ratio", 100)
+        if not is_offset(position) or not is_small(ratio):
             raise ValueError("position and until_ratio are whole numbers")
+        assert isinstance(position, int), "it is one"
         store = content.get("store", "")
+        if not isinstance(store, str):
+            raise ValueError("store is a store's id")
         if store and not lineage_of(storage).holds(store, position):
             return Pin(name, 0, 100, f"of position {position} of another store, {store}")
         return Pin(name, position, ratio)
     except FileNotFoundError:
         return Pin(name, 1 << 62, 100)  # its owner has just removed it
-    except (ValueError, KeyError, TypeError, AttributeError, Corrupt) as error:
-        return Pin(name, 0, 100, f"unreadable: {error!r}")
+    except (ValueError, OSError, Corrupt) as error:
+        return _unreadable(name, error)
+
+
+def _unreadable(name: str, error: Exception) -> Pin:
+    return Pin(name, 0, 100, f"unreadable: {error!r}")
 
 
 def lowest_of(holders: tuple[Holder, ...], used: int) -> Held | None:

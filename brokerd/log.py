@@ -12,8 +12,11 @@ import os
 import select
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from typing import Final, TextIO
+
+from gantrymq.shm.storage import is_disk_full
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 #: What a pipe that has room takes at once (POSIX; a terminal and a socket do so as well).
@@ -29,6 +32,7 @@ class Log:
         self._json = not self._stream.isatty()
         self._room = _room_of(self._stream)
         self._rest = b""  # of a line that was begun
+        self._torn = False  # part of it is written
         self._dropped = 0
 
     def write(self, level: str, event: str, fields: Mapping[str, object]) -> None:
@@ -42,11 +46,18 @@ class Log:
                 self._dropped += 1
                 return
             if self._dropped:
-                dropped, self._dropped = self._dropped, 0
-                self._put(self._line("warning", "events_dropped", {"count": dropped}))
+                self._put(self._line("warning", "events_dropped", {"count": self._dropped}))
+                self._dropped = 0
             self._put(self._line(level, event, fields))
-        except (OSError, ValueError):
-            # Who read the log has gone, or its disk is full; the broker goes on.
+        except (OSError, ValueError) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError | ValueError) -> None:
+        """Drop the event where the disk is full for now, else all: who read the log has gone."""
+        if isinstance(error, OSError) and is_disk_full(error):
+            self._rest = b"\n" if self._torn else b""  # what was begun is a line of its own
+            self._dropped += 1
+        else:
             self._least = len(LEVELS)
 
     def _line(self, level: str, event: str, fields: Mapping[str, object]) -> bytes:
@@ -81,6 +92,7 @@ class Log:
             except BlockingIOError:  # another has taken the room, of a pipe that does not wait
                 return
             self._rest = self._rest[written:]
+            self._torn = bool(self._rest)
 
     def debug(self, event: str, **fields: object) -> None:
         """For whoever looks for a fault."""
@@ -97,6 +109,11 @@ class Log:
     def error(self, event: str, **fields: object) -> None:
         """Something that ended."""
         self.write("error", event, fields)
+
+
+def traced(error: BaseException) -> str:
+    """Where an error comes from, as a field of an event."""
+    return "".join(traceback.format_exception(error)[-6:])
 
 
 def _room_of(stream: TextIO) -> select.poll | None:

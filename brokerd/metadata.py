@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 from gantrymq.brokerd import topics
 from gantrymq.brokerd.batchqueues import BATCH, KIND_ATTRIBUTE
 from gantrymq.brokerd.config import Settings
+from gantrymq.brokerd.gonetopics import forget_gone
 from gantrymq.brokerd.places import NEW, Place, Places
 from gantrymq.brokerd.subscriptions import Subscriptions
 from gantrymq.brokerd.topics import TopicConfig
@@ -23,11 +25,13 @@ from gantrymq.shm.board import NOBODYS, Board, TopicSlot
 from gantrymq.shm.clock import Clock
 from gantrymq.shm.codes import Level
 from gantrymq.shm.configfile import TableText, read_config, restore_config, write_config
-from gantrymq.shm.errors import Rejected, TopicNotFound
-from gantrymq.shm.jsonsum import with_sum, without_sum
+from gantrymq.shm.errors import Corrupt, DiskFull, Rejected, TopicNotFound
+from gantrymq.shm.jsonsum import sum_holds, with_sum, without_sum
+from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX, parse_delay_levels
 from gantrymq.shm.queuenames import has_members, is_folder_name, topic_table
 from gantrymq.shm.storage import Storage, is_disk_full, read_file, replace_file
+from gantrymq.shm.valueranges import is_small
 
 TOPICS_FILE: Final = "topics.json"
 #: Names whose records are still in the log, with their queues: they are dispatched, but hidden.
@@ -62,7 +66,7 @@ class RecoveredLog(Protocol):
     @property
     def low(self) -> int: ...
     @property
-    def queues(self) -> Mapping[tuple[str, int], tuple[int, int, int]]: ...
+    def queues(self) -> dict[tuple[str, int], tuple[int, int, int]]: ...
     @property
     def topics(self) -> Collection[str]: ...
 
@@ -107,10 +111,27 @@ class Metadata:
         for name, entry in topic_table(content, f"config/{TOPICS_FILE}").items():
             self._put(TopicConfig.from_json(name, entry))
         if self._storage.exists(DELETED_FILE):
-            found = json.loads(read_file(self._storage, DELETED_FILE))
-            deleted: dict[str, int] = without_sum(found)
+            deleted = self._read_deleted()
             # A crash may have come between the two files; `topics.json` has the say.
             self._deleted = {n: q for n, q in deleted.items() if n not in self._topics}
+
+    def _read_deleted(self) -> dict[str, int]:
+        """Queues of deleted topics. Raises Corrupt."""
+        try:
+            data = read_file(self._storage, DELETED_FILE)
+            found: dict[str, int] = without_sum(parse_object(data))
+            if sum_holds(data) is False:
+                raise ValueError("its checksum is wrong")
+            if not all(map(is_small, found.values())):
+                raise ValueError("a topic's queues are a whole number")
+        except ValueError as error:
+            raise Corrupt(
+                f"{DELETED_FILE} is damaged ({error}): put it back from a back-up, or delete it:"
+                " topics that were deleted, and that the log still has records of, are there again"
+                " then",
+                path=DELETED_FILE,
+            ) from None
+        return found
 
     def add_parking_topics(self) -> None:
         """Have the topics in which messages wait, before `publish` saves them."""
@@ -127,6 +148,7 @@ class Metadata:
     def publish(self, board: Board, found: RecoveredLog) -> None:
         """Fill a fresh board: all topics and queues, then the positions of the log."""
         self._board = board
+        forget_gone(self._storage, self._deleted, found.queues, found.topics)
         self._adopt(found)
         for config in sorted(self._topics.values(), key=lambda config: config.name):
             self._add_slot(config, self._queues_of(config, found))
@@ -196,8 +218,7 @@ class Metadata:
             self._save_deleted()
         self._save()
         if again:
-            self._deleted = {n: q for n, q in self._deleted.items() if n not in again}
-            self._save_deleted_if_room()
+            self._save_deleted_if_room({n: q for n, q in self._deleted.items() if n not in again})
 
     def _stage(self, change: Change) -> Callable[[], TopicSlot]:
         self._staged[change.name] = change
@@ -254,32 +275,48 @@ class Metadata:
         """Have a topic on the board that a parked record names, whatever the settings say of it.
 
         One that could not be made by a send is there as if it had been deleted: hidden (DT-16).
+        Without room for it nothing is done: the scheduler asks again. Raises OSError, StoreFailed.
         """
         self._stay(name)
         if name in self._slots:
             return
         try:
             self.open(name, create=True, of_member=True)
+        except DiskFull:
+            return
         except Rejected:
-            board = self._on_board
-            if not is_folder_name(name):
-                return
-            full = board.half(layout.BOARD_TOPIC_COUNT) >= board.topics_max
-            if full or board.half(layout.BOARD_QUEUE_COUNT) >= board.queues_max:
-                return
-            self._deleted[name] = 1
-            self._save_deleted_if_room()
-            self._add_slot(TopicConfig(name, 1, 0, 0), 1)
+            self._have_hidden(name)
 
-    def _save_deleted_if_room(self) -> None:
+    def have_again(self, name: str) -> None:
+        """Have the retry or dead-letter topic of a group that there is, though it was deleted.
+
+        Where it cannot be made nothing is done: `groups` asks again. Raises StoreFailed.
+        """
+        if topics.is_retry_kind(name):
+            with suppress(DiskFull, Rejected, TopicNotFound):
+                self.open(name, create=True)
+
+    def _have_hidden(self, name: str) -> None:
+        if not is_folder_name(name):
+            return
+        try:
+            self._require_room(1, 1)  # what is being made has its places already
+        except Rejected:
+            return
+        self._save_deleted_if_room({**self._deleted, name: 1})
+        self._add_slot(TopicConfig(name, 1, 0, 0), 1)
+
+    def _save_deleted_if_room(self, deleted: dict[str, int]) -> None:
         """On a full disk the next change of the file has it too; until then a start asks the log.
 
         That knows which names there are, and `topics.json` has the say.
         """
+        before, self._deleted = self._deleted, deleted
         try:
             self._save_deleted()
         except OSError as error:
             if not is_disk_full(error):
+                self._deleted = before
                 raise
 
     def _save_deleted(self) -> None:
@@ -393,6 +430,8 @@ class Metadata:
         """
         self.groups.remove(name)
         retry, dead = RETRY_PREFIX + name, DLQ_PREFIX + name
+        self._settle(retry)
+        self._settle(dead)
         found = [topic for topic in (retry, dead) if topic in self._topics]
         return {
             topic: self.plan_delete(topic, of_group=True)
@@ -482,19 +521,27 @@ class Metadata:
             self._on_board.count_change(layout.BOARD_TOPIC_CHANGES)
 
     def _adopt(self, found: RecoveredLog) -> None:
-        """Take in topics that only the log knows: `topics.json` was lost or is older."""
+        """Take in topics that only log and queues know: `topics.json` was lost or is older.
+
+        One without a record is hidden as if it had been deleted: made again, its offsets go on.
+        """
         known = self._topics.keys() | self._deleted.keys()
-        lost = sorted(set(found.topics) - known)
+        lost = sorted((set(found.topics) | {name for name, _queue_id in found.queues}) - known)
+        kept = {name for (name, _), (end, _, first) in found.queues.items() if first < end}
+        kept.update(found.topics)
+        hidden: dict[str, int] = {}
         for name in lost:
             queues = 1 + max((q for topic, q in found.queues if topic == name), default=0)
-            if not is_folder_name(name):  # forged: nobody can use it, as if it had been deleted
-                self._deleted[name] = queues
-                self._save_deleted_if_room()
+            # A forged name is nobody's: as if it had been deleted, too.
+            if not is_folder_name(name) or name not in kept:
+                hidden[name] = queues
                 continue
             perm = topics.PERM_READ | topics.PERM_WRITE
             is_batch = has_members(self._storage, name)
             attributes = {KIND_ATTRIBUTE: BATCH} if is_batch else {}
             self._put(TopicConfig(name, queues, queues, perm, attributes))
+        if hidden:
+            self._save_deleted_if_room({**self._deleted, **hidden})
         if lost or self._unsaved:
             try:
                 self._save()

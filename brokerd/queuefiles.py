@@ -48,9 +48,12 @@ def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict
     """A unit of a queue; None if its file is not there whole."""
     at = offset * layout.CQ_UNIT_BYTES
     name = f"{queue_directory(storage, *key)}/{at // cq_bytes * cq_bytes:020d}"
-    if not storage.exists(name) or storage.size_of(name) != cq_bytes:
+    try:
+        if storage.size_of(name) != cq_bytes:
+            return None
+        file = storage.open(name)
+    except FileNotFoundError:  # retention may have taken it just now
         return None
-    file = storage.open(name)
     unit = bytearray(layout.CQ_UNIT_BYTES)
     file.read_into(unit, at % cq_bytes)
     file.close()

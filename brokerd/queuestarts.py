@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd.queuefiles import QueueKey, unit_of
+from gantrymq.shm import layout
 from gantrymq.workers.housekeeper.progress import read_table, save_table
 
 if TYPE_CHECKING:
+    from gantrymq.shm.board import Board, TopicSlot
     from gantrymq.shm.storage import Storage
 
 FILE: Final = "gantry/first_units.json"
@@ -35,6 +37,22 @@ def first_unit(storage: Storage, cq_bytes: int, key: QueueKey, units: range, low
         return row["physical_offset"] if row else 0
 
     return units.start + bisect_left(units, low, key=position) if low else units.start
+
+
+def queue_start(storage: Storage, board: Board, topic: TopicSlot, queue_id: int, low: int) -> int:
+    """The same of a queue on the board, among all units that it has by now."""
+    at = board.queue_at(topic.queue_base + queue_id)
+    units = range(board.word(at + layout.QUEUE_WRITTEN))
+    return first_unit(storage, board.cq_bytes, (topic.name, queue_id), units, low) if units else 0
+
+
+def starts_at(storage: Storage, board: Board, low: int) -> dict[QueueKey, int]:
+    """Where all queues on the board begin in a log that begins at `low`."""
+    return {
+        (topic.name, queue_id): queue_start(storage, board, topic, queue_id, low)
+        for topic in board.topics()
+        for queue_id in range(topic.queue_count)
+    }
 
 
 def save_starts(storage: Storage, low: int, firsts: Mapping[QueueKey, int]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd.holders import firsts_of
 from gantrymq.brokerd.queuefiles import unit_of
-from gantrymq.brokerd.queuestarts import UNFINISHED, first_unit, read_starts, save_starts
+from gantrymq.brokerd.queuestarts import UNFINISHED, queue_start, read_starts, save_starts
 from gantrymq.shm import layout, sidecar, wire
 from gantrymq.shm.bitmapnote import extension_directory
 from gantrymq.shm.lognames import DIRECTORY, segment_name
@@ -66,11 +66,8 @@ class Removal:
         for topic in self._board.topics():
             for queue_id in range(topic.queue_count):
                 queue = topic.queue_base + queue_id
-                written = self._board.word(self._board.queue_at(queue) + layout.QUEUE_WRITTEN)
-                units, key = range(written), (topic.name, queue_id)
-                if written:
-                    cq_bytes = self._board.cq_bytes
-                    firsts[queue] = first_unit(self._storage, cq_bytes, key, units, low)
+                if self._board.word(self._board.queue_at(queue) + layout.QUEUE_WRITTEN):
+                    firsts[queue] = queue_start(self._storage, self._board, topic, queue_id, low)
                 if len(firsts) % _QUEUES_A_STEP == 1:
                     yield 0
         return firsts
@@ -125,11 +122,21 @@ class Removal:
         ]
 
     def _take_out(self, base: int) -> None:
-        """Out of `commitlog/`, for good: only then may its bytes change."""
-        if not self._storage.is_directory(EXPIRED):
-            self._storage.make_directory(EXPIRED)
-            self._storage.sync_directory("gantry")
-        self._storage.rename(segment_name(base), f"{EXPIRED}/{base:020d}")
+        """Out of `commitlog/`, for good: only then may its bytes change.
+
+        A disk without a block for the folder's names gets all of the segment's at once.
+        """
+        try:
+            if not self._storage.is_directory(EXPIRED):
+                self._storage.make_directory(EXPIRED)
+                self._storage.sync_directory("gantry")
+            self._storage.rename(segment_name(base), f"{EXPIRED}/{base:020d}")
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._storage.unlink(segment_name(base))
+            self._storage.sync_directory(DIRECTORY)
+            return
         self._storage.sync_directory(EXPIRED)
         self._storage.sync_directory(DIRECTORY)
 

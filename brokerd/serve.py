@@ -84,11 +84,23 @@ def _serve(broker: Broker, manager: ServiceManager, lifeline: Lifeline | None) -
         supervisor.exit_code = exit_code(error)
     finally:
         broker.set_state(BrokerState.STOPPED)
-        broker.close(clean=clean)
+        clean = _close(broker, supervisor, clean=clean)
     broker.log.info("stopped", clean=clean)
     if lifeline:
         lifeline.clear()
     return supervisor.exit_code
+
+
+def _close(broker: Broker, supervisor: Supervisor, *, clean: bool) -> bool:
+    """Whether the store says that the stop was clean."""
+    try:
+        broker.close(clean=clean)
+    except OSError as error:
+        why = f"{error}: the next start finds the store as after a kill"
+        broker.log.error("failed", error=type(error).__name__, why=why)
+        supervisor.exit_code = exit_code(error)
+        return False
+    return clean
 
 
 class Lifeline:

@@ -204,8 +204,8 @@ class Sessions:
 
 
 def _give_back(record: SessionRecord) -> None:
-    os.close(record.arena_descriptor)
-    record.arena_descriptor = -1
+    descriptor, record.arena_descriptor = record.arena_descriptor, -1
+    os.close(descriptor)
     record.bell.close()
 
 

@@ -20,15 +20,18 @@ from gantrymq.brokerd.broker import Broker
 from gantrymq.brokerd.children import Backoff, Child, Crew, Outbox, Resident
 from gantrymq.brokerd.control import ControlServer
 from gantrymq.brokerd.desk import SessionDesk
+from gantrymq.brokerd.log import traced
 from gantrymq.brokerd.notify import ServiceManager
 from gantrymq.brokerd.reactor import Reactor
 from gantrymq.brokerd.sessions import SessionRecord
+from gantrymq.brokerd.storelost import StoreWatch
 from gantrymq.brokerd.subscriptions import fields_of
 from gantrymq.brokerd.textfile import Textfile
 from gantrymq.brokerd.vacancies import Vacancies
 from gantrymq.brokerd.watchdog import Hangs, Watchdog
 from gantrymq.shm import layout, wire
 from gantrymq.shm.codes import BrokerState, ExitCode, Role
+from gantrymq.shm.errors import why_failed
 from gantrymq.workers.channel import SocketSessionTable
 from gantrymq.workers.inhand import forget_hand
 
@@ -68,6 +71,7 @@ class Supervisor:
         self._hangs = Hangs(broker.board, limit_s)
         self._vacancies = Vacancies(broker.metadata, broker.sessions, self._tell_every_crew)
         self._textfile = Textfile(broker)
+        self._store = StoreWatch(broker.home, broker.lock_descriptor)
         self._control = ControlServer(broker.home, self.reactor, self.desk, broker.log)
         self._crews: list[Crew] = []
         self._backoffs: dict[Sequence[Role], Backoff] = {}
@@ -82,6 +86,9 @@ class Supervisor:
 
     def do_work(self, now_ns: int) -> int:
         """One look at everything that is ready or due."""
+        if why := self._store.lost(now_ns):
+            self._give_up(why)
+            return 1
         work = self.reactor.poll()
         self._control.answer()
         self._write_groups(now_ns)
@@ -167,6 +174,15 @@ class Supervisor:
         if not self._stopping:
             self._begin_stop(why, _FAILED_STOP_NS)
 
+    def _give_up(self, why: str) -> None:
+        """End at once: whatever is still written goes into a store that is not ours.
+
+        With a code by which nobody starts it again: the other store may be on its way still.
+        """
+        self.broker.set_state(BrokerState.FAILED)
+        self.fail(ExitCode.STORE_BUSY, why)
+        self.finished = True
+
     def _begin_stop(self, why: str, bound_ns: int) -> None:
         self._stopping = self.desk.closed = True
         self._stop_deadline_ns = self._clock.monotonic_ns() + bound_ns
@@ -199,7 +215,7 @@ class Supervisor:
     def _notice_failure(self) -> None:
         if self.broker.state == BrokerState.FAILED:
             number = self.broker.board.half(layout.BOARD_FAILED_ERRNO)
-            self.fail(_code_of(number), f"the store failed: {os.strerror(number)}")
+            self.fail(_code_of(number), f"the store failed: {why_failed(number)}")
 
     # ------------------------------------------------------------------------------------- agents
 
@@ -253,7 +269,17 @@ class Supervisor:
             case wire.Note(_level, children.AGENT_UP, _fields):
                 self._crew_is_up(crew)
             case wire.Note() as note:
-                self._heed(crew, note)
+                self._heed_alone(crew, note)
+
+    def _heed_alone(self, crew: Crew, note: wire.Note) -> None:
+        """Do what an agent's news asks for; what fails of that is told, and ends nobody."""
+        try:
+            self._heed(crew, note)
+        except Exception as error:
+            name, trace = children.name_of(crew.roles), traced(error)
+            self._log.error(
+                "note_failed", agent=name, note=note.event, why=repr(error), trace=trace
+            )
 
     def _heed(self, crew: Crew, note: wire.Note) -> None:
         if note.event in (wire.GROUP_JOINED, wire.GROUP_LEFT, wire.GROUPS_DROPPED):
@@ -261,6 +287,9 @@ class Supervisor:
             return
         if note.event == wire.QUEUES_BEGIN:
             self.broker.metadata.begin_queues(note.fields["queues"])
+            return
+        if note.event == wire.GROUP_TOPIC_WANTED:
+            self.broker.metadata.have_again(str(note.fields["topic"]))
             return
         if note.event == wire.SESSIONS_SETTLED:
             for session in note.fields["sessions"]:

@@ -27,6 +27,17 @@ def make() -> tuple[Path, str]:
     return home, word
 
 
+def make_at(folder: Path, word: str) -> None:
+    """Make a folder that who knows the word removes; if that fails, it is not there."""
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        claim(folder, word)
+    except BaseException:
+        (folder / MARKER).unlink(missing_ok=True)
+        folder.rmdir()
+        raise
+
+
 def claim(folder: Path, word: str) -> None:
     """Say that a folder that has just been made is to be removed by who knows the word."""
     with os.fdopen(create_file(folder / MARKER), "w") as file:

@@ -3,59 +3,84 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Final
 
 from gantrymq.shm.errors import Closed, Rejected
 
-#: How long the end of another thread's call is waited for before it is asked again to end.
-_AGAIN_S: Final = 0.05
+#: How often the end of another thread's call is asked for, and looked for.
+_AGAIN_S: Final = 0.005
 
 
 class Alone:
     """Holds each call; `with` it. Raises Rejected while another thread, or this one, is in a call.
 
     This one is where a signal handler or a finalizer runs amid a call of its thread. In a forked
-    child all calls raise Closed.
+    child all calls raise Closed. A signal handler that raises may end a call at any place, also
+    before or behind the body of its `with`: nobody is held up by such a call.
     """
 
     def __init__(self, what: str, require_open: Callable[[], None]) -> None:
         """`require_open` raises Closed for a call that comes too late."""
         self._what = what
         self._require_open = require_open
-        self._lock = threading.Lock()
-        self._thread = 0
+        # Under 0 the frame whose `with` holds it. `setdefault` takes and notes it in one step, and
+        # no signal handler comes between: a lock whose owner is noted later would stay held.
+        self._holder: dict[int, FrameType] = {}
+        self._sweeping = threading.Lock()
         self._pid = os.getpid()
+        #: A call was ended by an exception since this was taken down; its result came to nobody.
+        self.was_broken = False
 
     def require_own(self) -> None:
-        """Raise Closed in a forked child."""
+        """Raise Closed in a forked child: the parent may have been in the middle of a call."""
         if self._pid != os.getpid():
             raise Closed(
                 f"this {self._what} was opened by the parent of this forked process: open a new one"
             )
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether this is amid a call of this thread's, as a signal handler is."""
+        holder = self._holder.get(0)
+        return holder is not None and _runs(holder, sys._getframe())
+
     def __enter__(self) -> None:
         self.require_own()
-        if not self._lock.acquire(blocking=False):
-            self._refuse()
-        self._thread = threading.get_ident()
+        frame = sys._getframe(1)
+        while (holder := self._holder.setdefault(0, frame)) is not frame:
+            if not self._sweep(holder):
+                self._refuse(holder)
         try:
             self._require_open()
         except BaseException:
-            self.__exit__()
+            del self._holder[0]
             raise
 
-    def __exit__(self, *_error: object) -> None:
-        self._thread = 0
-        self._lock.release()
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        if kind is not None:
+            self.was_broken = True
+        del self._holder[0]  # last, and no call: an exception behind it would go unnoticed
 
-    def _refuse(self) -> None:
+    def _sweep(self, holder: FrameType) -> bool:
+        """Let go for a call that is over; False if it is not."""
+        if any(_runs(holder, newest) for newest in sys._current_frames().values()):
+            return False
+        with self._sweeping:  # another thread may have done so, and hold it by now
+            if self._holder.get(0) is holder:
+                self.was_broken = True
+                del self._holder[0]
+        return True
+
+    def _refuse(self, holder: FrameType) -> None:
         self._require_open()
-        here = self._thread == threading.get_ident()
         who = (
             "a signal handler may not call it amid another call"
-            if here
+            if _runs(holder, sys._getframe())
             else (
                 "one thread at a time may: give each thread one of its own, or hold a lock of yours"
                 " around each call"
@@ -64,15 +89,22 @@ class Alone:
         raise Rejected(f"this {self._what} is in use: {who} (close() alone may come at any time)")
 
     def end(self, wake: Callable[[], None]) -> None:
-        """Wait until no other thread is in a call, for the last one; `wake` cuts its wait short.
+        """Wait until no other thread is in a call, as `require_open` lets none begin.
 
         A call of this thread's that this one interrupts, and in a forked child those of the
         parent's threads, are nothing to wait for.
         """
-        if self._thread == threading.get_ident() or self._pid != os.getpid():
+        if self._pid != os.getpid():
             return
-        while not self._lock.acquire(blocking=False):
+        while (holder := self._holder.get(0)) is not None:
+            if _runs(holder, sys._getframe()) or self._sweep(holder):
+                return
             wake()
-            if self._lock.acquire(timeout=_AGAIN_S):
-                break
-        self._lock.release()
+            time.sleep(_AGAIN_S)
+
+
+def _runs(frame: FrameType, newest: FrameType | None) -> bool:
+    """Whether a thread, whose newest frame is given, is in a frame."""
+    while newest is not None and newest is not frame:
+        newest = newest.f_back
+    return newest is frame

@@ -156,6 +156,14 @@ class Attachment:
         """The same for queues whose offsets are no words."""
         self.member.report_untabled()
 
+    def begin(self) -> None:
+        """Before `take`: `put_back` means what is fetched from now on."""
+        self._fetcher.begin()
+
+    def put_back(self) -> None:
+        """What was fetched since `begin` has come to nobody: it is fetched again."""
+        self._fetcher.put_back()
+
     def take(self, rows: int, mode: int) -> MessageBatch:
         """What is there, up to so many messages; `mode` as poll.MODE. Raises Corrupt, ..."""
         if not self.session.is_live:
@@ -174,13 +182,13 @@ class Attachment:
         """After leases have come or gone: what to fetch from, and what to be woken for."""
         if not self.member.changed:
             return
-        self.member.changed = False
         held = self.member.assigned.values()
         self._queues = {a.number: a.queue for a in held}
         self._attempts = {a.number: tuple(a.attempts) for a in held if a.attempts}
         self._fetcher.follow(held)
         self._nothing = MessageBatch(_NOTHING, 0, self._queues, self._attempts)
         self._announce_interest()
+        self.member.changed = False  # last: a signal handler that raises has all of it done again
 
     def _announce_interest(self) -> None:
         arena = self.session.arena
@@ -199,7 +207,16 @@ class Attachment:
         self._fetcher.sate(sated)
 
     def wait(self, deadline_ns: int) -> bool:
-        """Sleep until there may be something to fetch or to hear; False when the time is up."""
+        """Sleep until there may be something to fetch or to hear; False when the time is up.
+
+        Raises what the session raises, also for those who never wait.
+        """
+        if self._sleep(deadline_ns):
+            return True
+        self.session.look_at_times()
+        return False
+
+    def _sleep(self, deadline_ns: int) -> bool:
         state, session = self._fetcher.state, self.session
         if JIT_OFF:
             return self._wait_in_python(deadline_ns)
@@ -225,7 +242,11 @@ class Attachment:
         return not poll.arm(self._fetcher.state)
 
     def arm_for_select(self) -> None:
-        """Make the bell readable from now on when something comes, or at once if it is there."""
+        """Make the bell readable from now on when something comes, or at once if it is there.
+
+        A broker that has ended is readable for ever: raises what tells of it.
+        """
+        self.session.look()
         self._refresh()
         self.session.bell.clear()
         if self._is_ready():

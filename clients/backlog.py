@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.clients.ownthread import OwnThread
 from gantrymq.clients.session import now_ns, pause
 from gantrymq.shm.errors import BrokerGone, Closed, GantryError, QueueFull, Timeout
 
@@ -21,6 +23,9 @@ BYTES_MAX: Final = 64 << 20
 #: The thread tries for so long at a time, and then looks whose time is up.
 _TURN_S: Final = 0.1
 _PAUSE_S: Final = 0.02
+#: So long who does not wait lets it go first at most, and so often it looks whether it has.
+_GIVE_WAY_NS: Final = 100_000_000
+_LOOK_S: Final = 0.001
 
 #: Hands over within so many seconds, and returns the future or nothing. Raises as a send does.
 Put = Callable[[float], "Pending[Any] | None"]
@@ -46,7 +51,7 @@ class Backlog:
         self._lock = threading.RLock()
         self._sends: deque[_Send] = deque()
         self._bytes = 0
-        self._thread: threading.Thread | None = None
+        self._helper = OwnThread("gantrymq-backlog", self._lock, self._has_work, self._hand_over)
 
     def __bool__(self) -> bool:
         return bool(self._sends)
@@ -55,48 +60,66 @@ class Backlog:
         """Hand over later. Raises QueueFull."""
         with self._lock:
             if len(self._sends) >= SENDS_MAX or self._bytes + size > BYTES_MAX:
-                raise QueueFull(
-                    f"{len(self._sends)} sends wait for the broker, which is away: send less, or"
-                    " start it again"
-                )
+                raise QueueFull(self._why())
+            self._helper.begin()
             if self._link.fast is not None:
                 self._link.fast.hold_back(True)
             self._sends.append(_Send(put, future, topic, size, until))
             self._bytes += size
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="gantrymq-backlog", daemon=True
-                )
-                self._thread.start()
 
     def wait(self, deadline: int) -> None:
         """Until nothing waits here: for a send that waits itself. Raises BrokerGone."""
-        while self._sends and threading.current_thread() is not self._thread:
+        while self._sends and not self._helper.is_me:
             if now_ns() >= deadline:
-                raise BrokerGone("the broker is away, and earlier sends wait for it")
+                raise QueueFull(self._why()) if self._is_live else BrokerGone(self._why())
             pause(_PAUSE_S)
+
+    def give_way(self) -> None:
+        """Let the thread hand over first, for a moment, once the broker is there.
+
+        Sends in a tight loop would come as fast as it hands over, and never leave it behind.
+        """
+        until = now_ns() + _GIVE_WAY_NS
+        while self._sends and self._is_live and not self._helper.is_me and now_ns() < until:
+            pause(_LOOK_S)
+
+    @property
+    def _is_live(self) -> bool:
+        return self._link.session.is_live
+
+    def _why(self) -> str:
+        count = len(self._sends)
+        if self._is_live:
+            return f"{count} earlier sends are still being handed over: send less, or wait longer"
+        return f"the broker is away, and {count} sends wait for it: send less, or start it again"
 
     def end(self) -> None:
         """Let all that wait fail: the producer is closed."""
-        while self._sends:
-            self._fail(self._sends[0], Closed("this producer was closed, the broker away"))
+        with ExitStack() as stack:  # all of them, whatever a callback raises
+            for send in reversed(self._sends.copy()):
+                error = Closed("this producer was closed, the broker away")
+                stack.callback(self._fail, send, error)
 
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._sends:
-                    self._thread = None
-                    if self._link.fast is not None:
-                        self._link.fast.hold_back(False)
-                    return
-                first = self._sends[0]
-            why = self._try(first)
-            if why is None:
-                continue
-            for send in list(self._sends):
-                if now_ns() >= send.deadline:
-                    self._fail(send, why)
-            pause(_PAUSE_S)
+    def _has_work(self) -> bool:
+        if self._sends:
+            return True
+        if self._link.fast is not None:
+            self._link.fast.hold_back(False)
+        return False
+
+    def _hand_over(self) -> None:
+        """The first one, if that can be; else those fail whose time is up."""
+        with self._lock:
+            if not self._sends:  # `end` has taken them meanwhile
+                return
+            first = self._sends[0]
+        why = self._try(first)
+        if why is None:
+            return
+        for send in self._sends.copy():
+            if now_ns() >= send.deadline:
+                self._fail(send, why)
+        pause(_PAUSE_S)
 
     def _try(self, send: _Send) -> GantryError | None:
         """Hand one over; why it has to wait on, or None."""

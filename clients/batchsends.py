@@ -101,11 +101,12 @@ class BatchSends:
 
         def attempt() -> int:
             nonlocal laid
+            session = link.living(deadline)
             last = self._put_plain(wished, flags)
             if last:
                 return last
             if laid is None:
-                laid = lay_out(wished.messages(), link.routes, link.living(deadline))
+                laid = lay_out(wished.messages(), link.routes, session)
             form = self._sends.form(flags, 0, laid.queue_id)
             return link.lane.put_batch(form, laid.payload, laid.lengths)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Literal, Self
 
 from gantrymq.clients.alone import Alone
 from gantrymq.clients.arguments import MESSAGES_MAX, TIMEOUT_S, check_start, judged
-from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.assigned import Assigned, Place
 from gantrymq.clients.attachment import Attachment
 from gantrymq.clients.batch import MessageBatch
 from gantrymq.clients.closing import OfOneProcess
@@ -19,14 +20,18 @@ from gantrymq.clients.member import GroupMember, Terms
 from gantrymq.clients.message import MessageQueue, ReceivedMessage
 from gantrymq.clients.queries.bytime import offset_at
 from gantrymq.clients.queries.moments import milliseconds
+from gantrymq.clients.selector import Selector
 from gantrymq.clients.session import Session, deadline_after, now_ns, pause
 from gantrymq.clients.subscription import Subscription, describe, digest
 from gantrymq.shm.errors import (
     ArgumentIllegal,
     BrokerGone,
     Closed,
+    Corrupt,
     Evicted,
+    GantryError,
     GroupIllegal,
+    Timeout,
     Unavailable,
 )
 from gantrymq.shm.groupwire import STICKY, ConsumeFrom
@@ -94,8 +99,13 @@ class PullConsumer(OfOneProcess):
         self._lost_before = 0
         self._closed = False
         self._alone = Alone("PullConsumer", self._require_open)
-        self._selected = False
+        self._selector: Selector | None = None  # once somebody has asked for a descriptor
+        #: Queues, each with its generation, of which a loop holds rows that it has not handed out.
+        self._ahead: dict[int, tuple[Assigned, int]] = {}
+        #: Where the call in progress, or the last one, has fetched.
+        self._fetched: Attachment | None = None
         self._chosen: list[MessageQueue] | None = None
+        self._paused: dict[MessageQueue, int] = {}  # as the member's; outlives the broker
         self._attachment: Attachment | None = None
         self._store_id = ""
         self._member = self._attach({}, self._answer_by()).member
@@ -114,33 +124,55 @@ class PullConsumer(OfOneProcess):
         timeout = self._timeout_s if timeout is None else timeout
         mode = poll.HAND_OUT | poll.PASS if self.auto_commit else poll.HAND_OUT
         with self._alone:
+            self._begin()
+            self._take_back()
             batch = self._collect(max_messages, mode, timeout)
-            if self._selected and not len(batch):
+            if self._selector is not None and not len(batch):
                 self._guarded(Attachment.arm_for_select)
+                self._live()  # who sleeps on a descriptor of before would not be woken
         return batch
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Messages for ever; with `auto_commit` each is passed when the next one is asked for.
 
-        After `break` another loop goes on with the message behind. A body that cannot be unpacked
-        raises Corrupt; another loop goes on behind it, too.
+        After `break` another loop goes on with the message behind. So does a `poll` or another loop
+        inside this one, and then this one behind theirs. A body that cannot be unpacked raises
+        Corrupt; another loop goes on behind it, too.
         """
         # Also what an earlier loop was left at: nothing may come behind that for long.
         mode = poll.PASS if self.auto_commit else 0
         while True:
             with self._alone:
+                self._begin()
+                self._take_back()
                 batch = self._collect(LOOP_MESSAGES, mode, math.inf)
                 fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
+                self._ahead = fetched
             try:
                 yield from self._loop_over(batch, fetched)
             finally:
-                self._give_back(fetched)
+                if self._ahead is fetched:
+                    self._take_back()
 
-    def _give_back(self, fetched: dict[int, tuple[Assigned, int]]) -> None:
-        """What a loop that was left has fetched and not handed out is fetched again."""
-        for assigned, generation in fetched.values():
+    def _begin(self) -> None:
+        """At the start of each call: what one that was broken off has fetched is fetched again."""
+        if self._alone.was_broken:
+            if self._fetched is not None:
+                self._fetched.put_back()
+            self._alone.was_broken = False
+        self._fetched = None
+
+    def _take_back(self) -> None:
+        """What a loop has fetched and not handed out is fetched again, by whoever is next.
+
+        So one loop at a time is ahead of what was handed out: what another one, or a `poll`,
+        fetches behind it would be handed out first, and count for all that lies before it.
+        """
+        for assigned, generation in self._ahead.values():
             if self._holds(assigned, generation):
                 assigned.position = min(assigned.position, assigned.delivered)
+                assigned.generation += 1
+        self._ahead = {}
 
     def _loop_over(
         self, batch: MessageBatch, fetched: dict[int, tuple[Assigned, int]]
@@ -150,15 +182,22 @@ class PullConsumer(OfOneProcess):
         for row in range(len(batch)):
             if row >= pace.marked:
                 for ahead in range(row, pace.mark(row, len(batch))):
-                    begun = fetched[numbers[ahead]][0]
-                    begun.begun = max(begun.begun, offsets[ahead] + 1)
+                    begun, generation = fetched[numbers[ahead]]
+                    if self._holds(begun, generation):
+                        begun.begun = max(begun.begun, offsets[ahead] + 1)
                 self._guarded(Attachment.report)
             if self._attachment is None or self._member.is_notified():
                 self._guarded(Attachment.attend)
             assigned, generation = fetched[numbers[row]]
             if self._holds(assigned, generation):
+                try:
+                    message = batch[row]
+                except Corrupt:  # it is told, and the next loop goes on behind it
+                    assigned.words[poll.DELIVERED] = offsets[row] + 1
+                    raise
+                # No call from here on: what a signal handler raises would come after it is counted.
                 assigned.words[poll.DELIVERED] = offsets[row] + 1
-                yield batch[row]
+                yield message
                 self._pass(assigned, generation)
         self._pass_kept_away(fetched)
 
@@ -185,8 +224,10 @@ class PullConsumer(OfOneProcess):
         """Everything handed out so far is done with; returns once that is in the ledger.
 
         Raises BrokerGone, DiskFull, Timeout, ...: then it is unknown whether it will get there.
+        Not of queues that another member has by now, as after a restart: see `lost_commits`.
         """
         with self._alone:
+            self._begin()
             self._pass_all()
             answer_by = self._answer_by()
             try:
@@ -219,14 +260,15 @@ class PullConsumer(OfOneProcess):
         (queues,) = judged("PullConsumer.assign", queues)
         chosen = None if queues is None else sorted(set(queues))
         with self._alone:
+            self._begin()
             self._assign(chosen)
 
     def _assign(self, chosen: list[MessageQueue] | None) -> None:
         answer_by = self._answer_by()
-        attachment = self._attachment or self._attach(self._member.places(), answer_by)
-        numbers = attachment.numbers(chosen)
         if self.auto_commit:
             self._pass_all()
+        attachment = self._attachment or self._attach(self._member.places(), answer_by)
+        numbers = attachment.numbers(chosen)
         self._chosen = chosen
         try:
             with attachment.session.answering_by(answer_by):
@@ -240,6 +282,7 @@ class PullConsumer(OfOneProcess):
         """Offset of the next message to be handed out. Raises GroupIllegal."""
         (queue,) = judged("PullConsumer.position", queue)
         with self._alone:
+            self._begin()
             return self._find(queue).delivered
 
     def seek(self, queue: MessageQueue, to: int | datetime | Literal["begin", "end"]) -> None:
@@ -250,6 +293,7 @@ class PullConsumer(OfOneProcess):
         """
         queue, to = judged("PullConsumer.seek", queue, to)
         with self._alone:
+            self._begin()
             self._seek(queue, to)
 
     def _seek(self, queue: MessageQueue, to: int | datetime | Literal["begin", "end"]) -> None:
@@ -271,20 +315,28 @@ class PullConsumer(OfOneProcess):
         self._guarded(Attachment.report)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Fetch nothing from these queues until `resume`. Raises GroupIllegal."""
+        """Fetch nothing from these queues until `resume`, or until another member gets them.
+
+        A restart of the broker changes nothing about it, unless another member gets them before
+        this one attaches again. Raises GroupIllegal.
+        """
         (queues,) = judged("PullConsumer.pause", queues)
         with self._alone:
-            for queue in queues:
-                self._find(queue).paused = True
-            self._member.changed = True
+            self._begin()
+            found = [self._find(queue) for queue in queues]
+            self._paused.update({assigned.queue: assigned.lease for assigned in found})
+            self._member.apply_pauses()
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Fetch from these queues again. Raises GroupIllegal."""
         (queues,) = judged("PullConsumer.resume", queues)
         with self._alone:
+            self._begin()
             for queue in queues:
-                self._find(queue).paused = False
-            self._member.changed = True
+                if queue not in self._paused:  # since a restart it may not be here again
+                    self._find(queue)
+                self._paused.pop(queue, None)
+            self._member.apply_pauses()
 
     @property
     def lost_commits(self) -> int:
@@ -302,13 +354,19 @@ class PullConsumer(OfOneProcess):
     def _collect(self, rows: int, mode: int, timeout: float) -> MessageBatch:
         """Fetch; if nothing is there, wait. Attaches again if the broker has gone."""
         gone_since = deadline_ns = 0
+        if self._selector is not None:
+            self._selector.clear()
         while True:
             try:
                 attachment = self._attachment or self._attach_again(mode, timeout)
                 gone_since = 0
+                attachment.begin()
+                self._fetched = attachment
                 batch = attachment.take(rows, mode)
                 if len(batch):
-                    self._guarded(Attachment.report_untabled)
+                    # What was handed out gets to the caller; the next call finds why it failed.
+                    with suppress(BrokerGone, Evicted, Timeout):
+                        attachment.report_untabled()
                     return batch
                 attachment.report_untabled()
                 deadline_ns = deadline_ns or deadline_after(timeout)
@@ -330,14 +388,19 @@ class PullConsumer(OfOneProcess):
     def fileno(self) -> int:
         """Readable when something may be there, after a `poll` that returned nothing.
 
-        Another one after an attachment anew: ask again after `BrokerGone`.
+        And once the broker ends. It stays the same until `close`, also when the consumer attaches
+        anew; while there is no broker nothing wakes who sleeps on it: after `BrokerGone` poll again
+        by the clock.
         """
         with self._alone:
+            self._begin()
             attachment = self._live()
-            if not self._selected:
-                self._selected = True
+            if self._selector is None:
+                selector = Selector()
+                selector.follow(attachment.session)
+                self._selector = selector
                 attachment.arm_for_select()
-            return attachment.session.fileno()
+            return self._selector.fileno()
 
     # -------------------------------------------------------------------------------- the session
 
@@ -346,21 +409,28 @@ class PullConsumer(OfOneProcess):
         session: Session,
         group: str,
         names: dict[int, str],
-        places: dict[MessageQueue, tuple[int, int]],
+        places: dict[MessageQueue, Place],
     ) -> GroupMember:
         member = GroupMember(session, group, names, places)
-        member.terms = self._terms
+        member.terms, member.paused = self._terms, self._paused
         return member
 
-    def _attach(self, places: dict[MessageQueue, tuple[int, int]], answer_by: int) -> Attachment:
+    def _attach(self, places: dict[MessageQueue, Place], answer_by: int) -> Attachment:
         """Begin a session and join, by a deadline; `places` are those of the session before."""
         make, store = self._make_member, self._store_id
         attachment = Attachment(self._home, self.group, self._filters, make, store, answer_by)
-        self._store_id = attachment.session.store_id
-        attachment.join(self._consume_from, self._consume_ms, places, self._chosen)
-        self._attachment = attachment
-        self._member, before = attachment.member, getattr(self, "_member", None)
-        self._lost_before += before.lost_commits if before else 0
+        try:
+            self._store_id = attachment.session.store_id
+            attachment.join(self._consume_from, self._consume_ms, places, self._chosen)
+            before = getattr(self, "_member", None)
+            lost_before = self._lost_before + (before.lost_commits if before else 0)
+            if self._selector is not None:
+                self._selector.follow(attachment.session)
+            self._member = attachment.member
+            self._attachment, self._lost_before = attachment, lost_before
+        except BaseException:  # also from a signal handler
+            self._part_from(attachment.session)
+            raise
         return attachment
 
     def _answer_by(self, timeout: float | None = None) -> int:
@@ -385,9 +455,19 @@ class PullConsumer(OfOneProcess):
             raise
 
     def _lose(self) -> None:
-        if self._attachment is not None:
-            self._attachment.session.close()
+        if self._attachment is None:
+            return
+        try:
+            self._part_from(self._attachment.session)
+        finally:
             self._attachment = None
+
+    def _part_from(self, session: Session) -> None:
+        try:
+            if self._selector is not None and session.is_open:
+                self._selector.leave(session)
+        finally:
+            session.close()
 
     def _live(self) -> Attachment:
         if self._attachment is None:
@@ -409,19 +489,46 @@ class PullConsumer(OfOneProcess):
         if self._closed:
             return
         self._closed = True
-        self._alone.end(self._wake)
-        if self._attachment is None:
-            return
         try:
+            self._end(commit)
+        except BaseException:
+            self._closed = self._attachment is None  # if a signal handler came between: not yet
+            raise
+
+    def _end(self, commit: bool) -> None:
+        self._alone.end(self._wake)
+        try:
+            self._begin()
             if self.auto_commit and commit:
                 self._pass_all()
-            with self._attachment.session.answering_by(self._answer_by()):
-                self._member.commit()
-                self._member.leave()
+            self._leave(self._answer_by())
         except (Unavailable, Closed):
             pass  # the broker, or the parent's session in a forked child, is gone: nothing to leave
         finally:
             self._lose()
+            if self._selector is not None:
+                self._selector.close()
+
+    def _leave(self, answer_by: int) -> None:
+        """Commit and leave. A session that is over may have a successor, if there is what for."""
+        self._alone.require_own()
+        try:
+            self._leave_now(answer_by)
+        except (BrokerGone, Evicted) as error:
+            self._lose()
+            places = self._member.places()
+            if self._alone.is_interrupted or all(p.is_confirmed for p in places.values()):
+                raise
+            try:
+                self._attach(places, answer_by)
+            except GantryError as refused:  # another store is there, for example
+                raise error from refused
+            self._leave_now(answer_by)
+
+    def _leave_now(self, answer_by: int) -> None:
+        with self._live().session.answering_by(answer_by):
+            self._member.commit()
+            self._member.leave()
 
     def _wake(self) -> None:
         """Let the thread that waits look, and find this closed."""

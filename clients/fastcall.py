@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gantrymq.shm import jit
+from gantrymq.shm import jit, layout
 from gantrymq.shm.codes import Level
 from gantrymq.shm.jit import JIT_OFF, HoldsState
 from gantrymq.shm.kernels import fastbatch, fastput, ring
@@ -200,16 +201,35 @@ class FastPut(HoldsState):
         """Whether the page of a seq is newer than the one that is turned to."""
         return seq > int(self.state[fastput.PAGE_LAST])
 
-    def attach(self, arena: NDArray[np.uint8], lane: NDArray[np.int64], bell: int) -> None:
-        """Use a session from now on; its routes are learned anew."""
-        self.state[fastput.ROUTES :] = 0
-        self._kept.clear()
-        self._memory = (arena, lane)
+    def attach(
+        self, arena: NDArray[np.uint8], lane: NDArray[np.int64], bell: int,
+        board: NDArray[np.uint8], changes: int,
+    ) -> None:  # fmt: skip
+        """Use a session from now on; its routes are learned anew.
+
+        `changes` of topics were counted on its board when it began.
+        """
+        self._memory = (arena, lane, board)
+        self.state[fastput.CHANGES_AT] = board.ctypes.data + layout.BOARD_TOPIC_CHANGES
+        self.forget_routes(changes)
         self.state[fastput.ARENA] = arena.ctypes.data
         self.state[fastput.LANE] = lane.ctypes.data
         self.state[fastput.BELL] = bell
+        self.note_look()
         self._is_attached = True
         self._enable()
+
+    def forget_routes(self, changes: int) -> None:
+        """Learn all routes anew: so many changes of topics are counted now."""
+        self.state[fastput.ROUTES :] = 0
+        self._kept.clear()
+        self.state[fastput.CHANGES] = changes
+
+    def note_look(self) -> None:
+        """Somebody has looked just now whether the broker is there: puts need not, for a while."""
+        self.state[fastput.LOOKED] = (
+            time.clock_gettime_ns(fastput.CLOCK_REALTIME_COARSE) // 1_000_000
+        )
 
     def detach(self) -> None:
         """Send everything the Python way from now on."""

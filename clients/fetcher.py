@@ -30,6 +30,7 @@ _SMALL_BYTES: Final = 256 << 10
 _SMALL_MAX: Final = 16
 #: Queues whose files are kept mapped for the kernel: a process may have 65,530 maps.
 _UNITS_MAX: Final = 1024
+_NO_SEGMENT: Final[tuple[int, NDArray[np.uint8]]] = (0, np.empty(0, np.uint8))
 
 
 class ColumnPool:
@@ -55,7 +56,11 @@ class ColumnPool:
 
 
 class Fetcher:
-    """Fetches for one session: the common way in one kernel call, the rest here."""
+    """Fetches for one session: the common way in one kernel call, the rest here.
+
+    A signal handler that raises may end any of it at any place, and the kernel reads what words
+    name: so at each place they name nothing but memory that is held here.
+    """
 
     def __init__(
         self, board: Board, files: LogFiles, filters: Mapping[str, Filter], group: str = ""
@@ -73,7 +78,8 @@ class Fetcher:
         self._large = ColumnPool(_LARGE_MAX)
         self._content_bytes = CONTENT_BYTES
         self._turn = 0
-        self._segment: tuple[int, NDArray[np.uint8]] = (0, np.empty(0, np.uint8))
+        self._segment = _NO_SEGMENT  # and log position of its first byte
+        self._log = _NO_SEGMENT[1]  # whose address is in the state
         self._stretch = Stretch(0, 0, False)
         self._active: list[Assigned] = []
         self._held: list[Assigned] = []
@@ -100,6 +106,9 @@ class Fetcher:
     def follow(self, held: Iterable[Assigned]) -> None:
         """Fetch from these queues from now on, as far as they are neither revoked nor paused."""
         queues = list(held)
+        rows = [assigned.row for assigned in queues]
+        places = np.array([row.ctypes.data for row in rows], np.int64)
+        self._words[poll.COUNT] = 0  # until all that the kernel will read is held
         self._active = [a for a in queues if not a.revoked and not a.paused]
         for assigned in queues:
             table = self._tables[assigned.queue.topic]
@@ -114,9 +123,8 @@ class Fetcher:
         numbers = {assigned.number for assigned in queues}
         self._units = {n: units for n, units in self._units.items() if n in numbers}
         self._extensions = {n: view for n, view in self._extensions.items() if n in numbers}
-        self._rows = [assigned.row for assigned in queues]
-        self._row_places = np.array([row.ctypes.data for row in self._rows], np.int64)
-        self._words[poll.QUEUES] = self._row_places.ctypes.data
+        self._rows, self._row_places = rows, places
+        self._words[poll.QUEUES] = places.ctypes.data
         self._words[poll.COUNT] = len(queues)
 
     def poll(self, rows: int, mode: int, *, restless: bool, attended: bool = False) -> int:
@@ -147,18 +155,39 @@ class Fetcher:
             got = poll.hand_out(self.state, self._fetch(rows))
         return got
 
+    def begin(self) -> None:
+        """Before a call whose rows `put_back` is to mean: there are none yet."""
+        self._form[fetch.ROWS] = 0
+
+    def put_back(self) -> None:
+        """The rows of the last call have come to nobody: they are fetched again."""
+        count = int(self._form[fetch.ROWS])
+        if not count:
+            return  # maybe nothing was ever fetched, and there are no columns
+        queues = {queue.number: queue for queue in self._held}
+        numbers, offsets = (
+            self.columns.column(which, count).tolist()
+            for which in (fetch.QUEUE_NUMBER, fetch.QUEUE_OFFSET)
+        )
+        for number, offset in zip(numbers, offsets, strict=True):
+            queue = queues[number]
+            queue.position = min(queue.position, offset)
+            queue.delivered = min(queue.delivered, offset)
+
     def _learn_bits(self) -> None:
         """Look which filters have bits, if that has changed."""
         changes = self._board.half(layout.BOARD_BITMAP_CHANGES)
         if changes == self._bits_seen:
             return
-        self._bits_seen = changes
         known = {covered.key: covered for covered in self._files.covered()}
+        for assigned in self._held:
+            assigned.words[poll.BITS] = 0  # while what they name may go
         for topic, chosen in self._sql.items():
             key = (topic, self._group, chosen.dialect.value, chosen.text)
             self._tables[topic].learn_bits(known.get(key))
         for assigned in self._held:
             assigned.words[poll.BITS] = self._tables[assigned.queue.topic].bits_address
+        self._bits_seen = changes
 
     def _fetch(self, rows: int) -> int:
         """Go on where the kernel has stopped: other files, segments, stretches, and damage.
@@ -275,21 +304,23 @@ class Fetcher:
         if queue.number not in self._units and len(self._units) >= _UNITS_MAX:
             words[poll.UNITS_HELD] = 0
             return
+        words[poll.UNITS_HELD] = 0  # while what it has read may go
         self._units[queue.number] = units
         words[poll.UNITS] = units.ctypes.data
-        words[poll.UNITS_HELD] = units.size // layout.CQ_UNIT_BYTES
         words[poll.UNITS_BASE] = base
+        words[poll.UNITS_HELD] = units.size // layout.CQ_UNIT_BYTES
 
     def _map_extensions(self, queue: Assigned, address: int) -> None:
         """Let the kernel read the file of extensions around an address, or know there is none."""
         start, end, view = self._files.extensions(queue.queue, address)
         words = queue.words
-        words[poll.EXTENSIONS_FROM], words[poll.EXTENSIONS_END] = start, end
-        words[poll.EXTENSIONS] = 0
+        words[poll.EXTENSIONS_END] = words[poll.EXTENSIONS] = 0
         known = queue.number in self._extensions or len(self._extensions) < _UNITS_MAX
         if view is not None and known:
             self._extensions[queue.number] = view
             words[poll.EXTENSIONS] = view.ctypes.data
+        words[poll.EXTENSIONS_FROM] = start
+        words[poll.EXTENSIONS_END] = end
 
     def _call(self, topic: str, units: NDArray[np.uint8], columns: Columns) -> Stop:
         table = self._tables[topic]
@@ -322,12 +353,17 @@ class Fetcher:
             return self._missing(queue)
         if base == self._segment[0] and log is self._segment[1] and stretch == self._stretch:
             return Stop.INVALID  # inside by its name, behind the end by its length
-        self._segment, self._stretch = (base, log), stretch
-        self._words[poll.LOG], self._words[poll.LOG_BYTES] = log.ctypes.data, log.size
+        self._form[fetch.STRETCH_END] = 0  # in no stretch: whoever reads comes here again
+        self._segment = _NO_SEGMENT
+        self._words[poll.LOG_BYTES] = 0
+        self._log = log
+        self._words[poll.LOG] = log.ctypes.data
+        self._words[poll.LOG_BYTES] = log.size
         self._form[fetch.LOG_BASE] = base
+        self._form[fetch.OURS] = stretch.ours
         self._form[fetch.STRETCH_FROM] = stretch.start
         self._form[fetch.STRETCH_END] = stretch.end
-        self._form[fetch.OURS] = stretch.ours
+        self._segment, self._stretch = (base, log), stretch
         return Stop.ROLL
 
     def _missing(self, queue: Assigned) -> Stop:

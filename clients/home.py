@@ -5,7 +5,6 @@ Reads the environment for `GANTRYMQ_HOME` and the XDG state folder; loads neithe
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq.shm.errors import BrokerGone, NotPermitted, Timeout
+from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.ownfiles import may_be_believed, open_file
 
 SYSTEM_HOME: Final = Path("/var/lib/gantrymq")
@@ -64,7 +64,7 @@ def read_board_file(home: Path) -> dict[str, str]:
     """Name, boot id and epoch of the board that was made last; empty if there is none."""
     try:
         with os.fdopen(open_file(board_file(home), os.O_RDONLY), "rb") as file:
-            content: dict[str, str] = json.loads(file.read())
+            content = parse_object(file.read())
     except FileNotFoundError:
         return {}
     except PermissionError:
@@ -74,7 +74,7 @@ def read_board_file(home: Path) -> dict[str, str]:
     except ValueError:
         # It is replaced atomically, so this was not us; a start writes it anew.
         return {}
-    return content if isinstance(content, dict) else {}
+    return {name: value for name, value in content.items() if isinstance(value, str)}
 
 
 @contextmanager

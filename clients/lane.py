@@ -40,6 +40,7 @@ class WriterLane:
         self._view = words.data
         self._tail_address = address_of(arena, plan.control + layout.LANE_DOWN_TAIL)
         self._rows = np.zeros(DRAIN_ROWS * frames.COMPLETION_WORDS, np.int64)
+        self._drained: list[int] = []  # how many of them are not known to be dealt with
 
     @property
     def seq(self) -> int:
@@ -76,11 +77,18 @@ class WriterLane:
     def drain(self, *, amid: bool = False) -> NDArray[np.int64]:
         """New completions, rows of frames.COMPLETION_WORDS in order of seq.
 
-        `amid`: for a signal handler while its thread has rows of another call in hand.
+        `amid`: for a signal handler while its thread has rows of another call in hand. The others
+        come again until `end_drain`: one that raises may come before they are dealt with.
         """
-        rows = np.zeros_like(self._rows) if amid else self._rows
-        count = take_completions(self.arena, self.words, rows)
+        rows, drained = (np.zeros_like(self._rows), []) if amid else (self._rows, self._drained)
+        if not drained:  # taken and counted in one step
+            drained[:] = map(take_completions, (self.arena,), (self.words,), (rows,))
+        count = drained[0]
         return rows[: count * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS)
+
+    def end_drain(self) -> None:
+        """What `drain` gave is dealt with."""
+        self._drained = []
 
     def spin_completed(self, rounds: int) -> bool:
         """Look out for a completion without sleeping."""

@@ -8,13 +8,14 @@ which go into the ring without waking `groups`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.assigned import Assigned, Place
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.session import Session, now_ns
 from gantrymq.shm import errors, groupwire, layout, limits
@@ -53,12 +54,11 @@ class GroupMember:
         session: Session,
         group: str,
         names: dict[int, str],
-        resume: dict[MessageQueue, tuple[int, int]] | None = None,
+        resume: dict[MessageQueue, Place] | None = None,
     ) -> None:
         """`names` maps topic slots to names of the topics subscribed.
 
-        `resume` has, for queues of a session before, the lowest offset that the ledger can have and
-        how far the application got.
+        `resume` is what `places` said of a session before.
         """
         self.session = session
         self.group = group
@@ -66,6 +66,8 @@ class GroupMember:
         self.assigned: dict[int, Assigned] = {}
         self.lost_commits = 0
         self.changed = True
+        #: Queues of which nothing is to be fetched, with the last lease that they were under.
+        self.paused: dict[MessageQueue, int] = {}
         self._resume = dict(resume or {})
         self._lane = ControlLane(session.arena, session.plan.groups, End.CLIENT)
         self._join = groupwire.Join(0, group, sorted(names))
@@ -79,6 +81,11 @@ class GroupMember:
         self._free = list(range(limits.PROGRESS_MAX - 1, -1, -1))  # slots of the progress table
         self._untabled = 0  # queues without one
         self._revoking = False  # whether a queue may be waiting to be given back
+        # What is begun is noted first: whoever comes next goes on with it if a signal handler has
+        # ended it by an exception.
+        self._listening = False
+        self._notice: bytes | None = None  # that is being heard
+        self._owed: list[groupwire.Released] = []  # that are being said
         at = layout.ARENA_REVOKED
         self._revoked = session.arena[at : at + 8].view("<u8").data
         self._revoked_seen = 0
@@ -103,18 +110,21 @@ class GroupMember:
         self._ask(self._join.serial, self._join)
 
     def commit(self) -> None:
-        """Report, and wait until the offsets are in the ledger. Raises DiskFull, Timeout, ..."""
+        """Report, and wait until the offsets are in the ledger. Raises DiskFull, Timeout, ...
+
+        What was passed in a session before, of queues that others have by now, is lost.
+        """
         self._publish()
         parts = self._to_report() or [[]]  # for the words alone a request says nothing but "now"
         for items in parts if self.assigned or self._unconfirmed else ():
             serial = self._next_serial()
-            try:
+            with _to_be_said_again(items):
                 self._ask(serial, _commit(serial, items))
-            except errors.GantryError:
-                for assigned in items:
-                    assigned.committed = -1  # to be said again
-                raise
         self._unconfirmed = False  # requests are taken in their order
+        for assigned in self.assigned.values():
+            assigned.confirm()
+        self.lost_commits += sum(not place.is_confirmed for place in self._resume.values())
+        self._resume.clear()
 
     def leave(self) -> None:
         """Give everything back and wait for the answer. Raises Timeout, ..."""
@@ -130,7 +140,8 @@ class GroupMember:
     def report_untabled(self) -> None:
         """The same for queues that have no words in the progress table."""
         for items in self._to_report() if self._untabled else ():
-            self._put(_commit(0, items))
+            with _to_be_said_again(items):
+                self._put(_commit(0, items))
             self._ring_now_and_then()
 
     def _publish(self) -> None:
@@ -214,7 +225,7 @@ class GroupMember:
     @property
     def is_restless(self) -> bool:
         """Whether `release_finished` may have something to do, or leases have come or gone."""
-        return self.changed or self._revoking
+        return self.changed or self._revoking or self._listening
 
     @property
     def lane_words(self) -> NDArray[np.int64]:
@@ -230,11 +241,20 @@ class GroupMember:
 
         And GroupIllegal if a replaced `groups` does not let this member join again.
         """
+        self._listening = True
         self._revoked_seen = self._revoked[0]
-        while (body := self._lane.take()) is not None:
+        while (body := self._take()) is not None:
             if self._lane.wants_bell:
                 self.session.groups_bell.ring()
             self._hear(groupwire.decode_notice(body))
+            self._notice = None
+        self._listening = False
+
+    def _take(self) -> bytes | None:
+        """The notice that was not heard to its end, or the next; None if there is none."""
+        if self._notice is None:
+            self._notice = self._lane.take()
+        return self._notice
 
     def _hear(self, notice: groupwire.AnyNotice) -> None:
         match notice:
@@ -272,38 +292,64 @@ class GroupMember:
         row = self.session.board.queue(notice.queue)
         queue = MessageQueue(self.names[row["topic"]], row["queue_id"])
         offset = notice.offset
-        base, passed = self._resume.pop(queue, (offset, offset))
         # What this object has passed before a broker's restart need not come again.
-        known_end = max(row["max_offset"], row["next_offset"])
-        start = passed if base <= offset <= passed <= known_end else offset
+        before = self._resume.get(queue, Place(offset, offset, offset, notice.lease))
+        end = max(row["max_offset"], row["next_offset"])
+        start = before.start(offset, end, notice.since)
         if known:
+            before = known.reached
             self._drop(known)
+        if start < before.passed and not before.is_confirmed:
+            self.lost_commits += 1
         assigned = Assigned(notice.queue, queue, notice.lease, offset)
         assigned.position = assigned.delivered = assigned.passed = assigned.begun = start
         assigned.attempts, assigned.done = notice.attempts, notice.done
+        assigned.since = notice.since
+        assigned.paused = self._stays_paused(queue, notice)
         self._give_slot(assigned)
         self.assigned[notice.queue] = assigned
         self.changed = True
+        self._resume.pop(queue, None)
+
+    def _stays_paused(self, queue: MessageQueue, notice: groupwire.Granted) -> bool:
+        """Whether it was paused, and nobody has had it since."""
+        if self.paused.get(queue) in (notice.previous, notice.lease):
+            self.paused[queue] = notice.lease
+        else:
+            self.paused.pop(queue, None)
+        return queue in self.paused
 
     def _give_slot(self, assigned: Assigned) -> None:
         if not self._free:
             self._untabled += 1
             return
-        assigned.slot = self._free.pop()
+        slot = self._free[-1]
         assigned.place = assigned.words[poll.SLOT] = progress.open_slot(
-            self.session.arena, assigned.slot, assigned.lease, assigned.number, assigned.committed
+            self.session.arena, slot, assigned.lease, assigned.number, assigned.committed
         )
+        # Nothing comes between these steps, up to where the queue is noted.
+        assigned.slot = slot
+        del self._free[-1]
+
+    def apply_pauses(self) -> None:
+        """`paused` has changed."""
+        self.changed = True  # first: also if not all of them are reached
+        for assigned in self.assigned.values():
+            assigned.paused = assigned.queue in self.paused
 
     def _drop(self, assigned: Assigned) -> None:
         """Forget a queue whose lease is over, before anybody is told so."""
-        del self.assigned[assigned.number]
         self.changed = True
-        if assigned.slot < 0:
+        if assigned.slot >= 0:
+            progress.close_slot(self.session.arena, assigned.place)
+            assigned.words[poll.SLOT] = 0
+            freed = [assigned.slot]
+        else:
             self._untabled -= 1
-            return
-        progress.close_slot(self.session.arena, assigned.place)
-        assigned.words[poll.SLOT] = 0
-        self._free.append(assigned.slot)
+            freed = []
+        # No call from here on: a signal handler that raises comes before both steps, or after.
+        self._free += freed
+        del self.assigned[assigned.number]
 
     def _revoke(self, notice: groupwire.Revoke) -> None:
         known = self.assigned.get(notice.queue)
@@ -328,27 +374,31 @@ class GroupMember:
         for queue, lease in lost.items():
             known = self.assigned.get(queue)
             if known and known.lease == lease:
+                self.paused.pop(known.queue, None)
                 self._drop(known)
 
-    def places(self) -> dict[MessageQueue, tuple[int, int]]:
+    def places(self) -> dict[MessageQueue, Place]:
         """What a member of the next session resumes by.
 
-        Nothing after the store has failed: where its log ended other messages may be by then.
+        After the store has failed nothing goes on from there: where its log ended other messages
+        may be by then.
         """
-        if self.session.store_failed:
-            return {}
-        return self._resume | {a.queue: (a.base, a.passed) for a in self.assigned.values()}
+        found = self._resume | {a.queue: a.reached for a in self.assigned.values()}
+        if not self.session.store_failed:
+            return found
+        return {q: place.voided() for q, place in found.items() if not place.is_confirmed}
 
     def release_finished(self) -> None:
         """Give revoked queues back of which nothing is being worked on."""
         if not self._revoking:
             return
+        self._pay()
         revoked = [a for a in self.assigned.values() if a.revoked]
-        self._revoking = bool(revoked)
         for assigned in revoked:
             released = self._finished(assigned)
             if released is not None:
                 self._release(released)
+        self._revoking = bool(revoked)
 
     def _finished(self, assigned: Assigned) -> groupwire.Released | None:
         """What is said of a queue that is given back; None while messages are not done with."""
@@ -357,17 +407,39 @@ class GroupMember:
         return groupwire.Released(assigned.number, assigned.lease, assigned.passed)
 
     def _release(self, released: groupwire.Released) -> None:
-        self._remember(released)
-        self._drop(self.assigned[released.queue])
-        self._unconfirmed = True
-        self._put(released)
-        self.session.groups_bell.ring()
+        self._owed = [*self._owed, released]
+        self._pay()
+
+    def _pay(self) -> None:
+        """Say that a queue is given back; again if that was broken off."""
+        for released in self._owed:
+            self._remember(released)
+            known = self.assigned.get(released.queue)
+            if known is not None and known.lease == released.lease:
+                self.paused.pop(known.queue, None)
+                self._drop(known)
+            self._unconfirmed = True
+            self._put(released)
+            self.session.groups_bell.ring()
+        self._owed = []
 
     def _remember(self, released: groupwire.Released) -> None:
+        if released.lease not in self._released:
+            self._release_order.append(released.lease)
         self._released[released.lease] = released
-        self._release_order.append(released.lease)
         if len(self._release_order) > _RELEASED_KEPT:
             del self._released[self._release_order.popleft()]
+
+
+@contextmanager
+def _to_be_said_again(items: list[Assigned]) -> Iterator[None]:
+    """What is said within, of these queues, unless it succeeds."""
+    try:
+        yield
+    except BaseException:  # also from a signal handler
+        for assigned in items:
+            assigned.committed = -1
+        raise
 
 
 def _commit(serial: int, items: list[Assigned]) -> groupwire.Commit:

@@ -435,7 +435,10 @@ class Producer(HoldsState, OfOneProcess):
     # ----------------------------------------------------------------------------------------- end
 
     def close(self) -> None:
-        """Flush, roll back transactions that were left open, end. Safe to call twice."""
+        """Flush, await commits, roll back transactions that were left open, end.
+
+        Raises what `flush` raises, when all else is done. Safe to call twice.
+        """
         self._end(self.flush)
 
     def _end(self, flush: Callable[[], None]) -> None:
@@ -443,9 +446,11 @@ class Producer(HoldsState, OfOneProcess):
         if not self._link.is_open:
             return
         try:
-            if self._transactions is not None:
-                self._transactions.close()
-            flush()
+            try:
+                flush()  # first: transactions wait for a broker that is away less long
+            finally:
+                if self._transactions is not None:
+                    self._transactions.close()
         finally:
             self._link.end()
 

@@ -208,7 +208,9 @@ class Pending(Future[R], OfOneProcess):
 
     # What Future.__init__ makes, here when it is asked for. No `__getattr__`: it would slow every
     # look at an attribute down.
-    _condition = _WhenAsked(lambda _: threading.Condition())  # type: ignore[assignment]
+    # A plain lock, nobody waits by it: a Condition's `with` is Python's code, and a signal handler
+    # that raises where that begins or ends would leave it held.
+    _condition = _WhenAsked(lambda _: threading.RLock())  # type: ignore[assignment]
     _done_callbacks = _WhenAsked(lambda _: [])
     _waiters = _WhenAsked(lambda receipt: receipt._watched())  # type: ignore[assignment]
 
@@ -263,7 +265,6 @@ class Pending(Future[R], OfOneProcess):
                 return
             for waiter in known.get("_waiters", ()):
                 (waiter.add_result if self._exception is None else waiter.add_exception)(self)
-            self._condition.notify_all()  # type: ignore[attr-defined]
         worst: BaseException | None = None
         for callback in known.get("_done_callbacks", ()):
             try:

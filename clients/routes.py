@@ -9,9 +9,9 @@ import numpy as np
 
 from gantrymq.clients import message as rules
 from gantrymq.clients.session import Session
-from gantrymq.shm import layout, limits
+from gantrymq.shm import layout, limits, wire
 from gantrymq.shm.codes import Level
-from gantrymq.shm.errors import MessageIllegal
+from gantrymq.shm.errors import MessageIllegal, TopicNotFound
 from gantrymq.shm.properties import java_hash
 
 if TYPE_CHECKING:
@@ -31,15 +31,33 @@ class Routes:
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str | None], tuple[int, bytes]] = {}
         self._slots: list[tuple[str, bytes]] = []
+        self._gone: set[int] = set()  # numbers whose topic was not there at the last attach
         self._levels: dict[str, Level] = {}
 
     def attach(self, session: Session, first: int = 0) -> int:
-        """Write all routes from a number on into a new session's arena; how many it has then."""
+        """Write all routes from a number on into a new session's arena; how many it has then.
+
+        A topic that was deleted is not made anew by that: what waits for it is refused, and who
+        sends to it next asks for it, and for another number: the writer may have refused this one.
+        """
         number = first
         while number < len(self._slots):
-            self._write(session, number, *self._slots[number])
+            topic, block = self._slots[number]
+            try:
+                self._write(session, number, session.open_topic(topic, create=False), block)
+                self._gone.discard(number)
+            except TopicNotFound:
+                self._forget(number)
             number += 1
         return number
+
+    def _forget(self, number: int) -> None:
+        """Give the number to nobody any more."""
+        self._gone.add(number)
+        self._levels.pop(self._slots[number][0], None)
+        for pair, (given, _inline) in list(self._numbers.items()):
+            if given == number:
+                del self._numbers[pair]
 
     def number(self, session: Session, topic: str, tag: str | None) -> tuple[int, bytes]:
         """A route, and properties that do not fit into it and go with each message."""
@@ -74,26 +92,37 @@ class Routes:
 
     def _slot(self, session: Session, topic: str, block: bytes) -> int:
         """The slot of a topic with that property block; blocks without a tag share one."""
-        session.open_topic(topic)
+        opened = session.open_topic(topic)
         # A signal handler may come between any of these: it finds the slot, and writes it, too.
-        if (topic, block) not in self._slots and len(self._slots) >= limits.ROUTES_MAX:
+        number = self._find(topic, block)
+        if number is None and len(self._slots) >= limits.ROUTES_MAX:
             raise MessageIllegal(
                 f"a producer sends to {limits.ROUTES_MAX} topics at most: use another one",
                 topic=topic,
             )
-        if (topic, block) not in self._slots:
+        if number is None:
             self._slots.append((topic, block))
-        number = self._slots.index((topic, block))
-        self._write(session, number, topic, block)
+            number = len(self._slots) - 1
+        self._write(session, number, opened, block)
         return number
 
-    def _write(self, session: Session, number: int, topic: str, block: bytes) -> None:
-        opened = session.open_topic(topic)
-        self._levels[topic] = Level(opened.level)
+    def _find(self, topic: str, block: bytes) -> int | None:
+        wanted = topic, block
+        numbers = (n for n, slot in enumerate(self._slots) if slot == wanted)
+        return next((number for number in numbers if number not in self._gone), None)
+
+    def _write(self, session: Session, number: int, opened: wire.TopicOpened, block: bytes) -> None:
+        self._levels[opened.name] = Level(opened.level)
         at = layout.ROUTES_AT + number * layout.ROUTE_BYTES
         slot = layout.ROUTE.pack(topic=opened.slot, block_bytes=len(block), block=block)
         session.arena[at : at + len(slot)] = np.frombuffer(slot, np.uint8)
         session.arena[at + layout.ROUTE_READY] = 1
+
+    def follow(self, session: Session) -> None:
+        """Know the levels of topics as the session knows them."""
+        for topic in list(self._levels):
+            if session.knows(topic):
+                self._levels[topic] = Level(session.open_topic(topic).level)
 
     def topic_of(self, number: int) -> str | None:
         """The topic of a route, if it is one that was given."""

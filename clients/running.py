@@ -30,6 +30,15 @@ def find_board(home: Path) -> Board | None:
     return attach_board(name, owner=owner_of(home)) if name else None
 
 
+def require_board(home: Path, board: Board) -> None:
+    """Raise BrokerGone unless the life of the broker that made a board goes on.
+
+    A board that is mapped stays as it was; a later life has another one.
+    """
+    if board_name(home) != board.name:
+        raise BrokerGone(f"the broker at {home} has ended", home=str(home))
+
+
 def ready_board(home: Path, *, but: str = "") -> Board | None:
     """The board of a broker that is ready; None as long as there is none.
 

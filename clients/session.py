@@ -12,10 +12,12 @@ import select
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Self
 
 from gantrymq.clients.closing import Closing, OfOneProcess
@@ -34,6 +36,7 @@ from gantrymq.shm.errors import (
     Incompatible,
     StoreFailed,
     Timeout,
+    why_failed,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +45,10 @@ if TYPE_CHECKING:
 
 #: The longest sleep without a look at the board, whose broker may hang with its sockets open.
 _LOOK_NS: Final = 500_000_000
+#: Who never waits looks at the socket so often.
+_LOOK_AGAIN_NS: Final = 50_000_000
+#: So long `close` waits for a thread that sleeps on the descriptors.
+_SLEEPER_NS: Final = 1_000_000_000
 #: A deadline that is never reached.
 NEVER_NS: Final = 1 << 62
 _CLOSED: Final = "this session is closed: open a new one (a forked child needs its own)"
@@ -58,6 +65,17 @@ def seconds_until(deadline_ns: int) -> float:
     return max(0.0, (deadline_ns - now_ns()) / 1e9)
 
 
+def _take(lock: threading.RLock, timeout_s: float) -> bool:
+    """Whether the lock could be taken: a signal handler that raises comes before that, or later.
+
+    That is in one step, and nothing comes between the return from here and the caller's `try`:
+    behind a plain call of `acquire` the lock would stay held for ever.
+    """
+    taken: list[bool] = []
+    taken[:] = map(lock.acquire, (timeout_s > 0,), (timeout_s or -1,))
+    return taken[0]
+
+
 class Turn:
     """`with Turn(lock, deadline_ns, why)`: another thread's call is waited for until then only.
 
@@ -65,27 +83,28 @@ class Turn:
     a thread that is not there may hold it: look who is open before.
     """
 
-    __slots__ = ("_deadline_ns", "_lock", "_why")
+    __slots__ = ("__exit__", "_deadline_ns", "_lock", "_why")
+
+    #: The lock's own, in C: Python's code would hear signals as it begins, the lock still held.
+    __exit__: Callable[..., None]
 
     def __init__(self, lock: threading.RLock, deadline_ns: int, why: str) -> None:
         self._lock = lock
         self._deadline_ns = deadline_ns
         self._why = why
+        self.__exit__ = lock.__exit__
 
     def __enter__(self) -> None:
-        lock = self._lock
-        if lock.acquire(blocking=False) or lock.acquire(timeout=seconds_until(self._deadline_ns)):
+        if _take(self._lock, 0) or _take(self._lock, seconds_until(self._deadline_ns)):
             return
         raise Timeout(f"{self._why}. Try again later")
-
-    def __exit__(self, *_error: object) -> None:
-        self._lock.release()
 
 
 class Session(Closing, OfOneProcess):
     """One attachment. It ends with `close`, with the broker, or by eviction; never comes back.
 
     `arena` and `plan` are its lanes, `board` the broker's numbers, `store` the store's root.
+    `topics_seen` is how many changes of topics were counted when `open_topic`'s answers were true.
     """
 
     def __init__(  # noqa: PLR0913 - each is a wish of its own, by name
@@ -111,10 +130,13 @@ class Session(Closing, OfOneProcess):
         self.is_open = False
         self.session = 0
         self._why_over: GantryError | None = None
+        self._sends = bool(producer)
         self._topics: dict[str, wire.TopicOpened] = {}
         self._requests = threading.RLock()
-        self._turn = threading.Condition()
+        self._turn = threading.RLock()  # for a moment: whose turn it is to sleep
+        self._beside: deque[SimpleQueue[None]] = deque()  # of threads that await a sleep's end
         self._poller = 0  # the thread that sleeps on the descriptors, or was broken off there
+        self._look_due = 0
         self._turns = 0  # how many sleeps on the descriptors have ended
         self._control = ControlChannel(self.home, _answer_s(answer_by))
         try:
@@ -137,6 +159,7 @@ class Session(Closing, OfOneProcess):
             self.arena = map_arena(descriptors[0], self.plan.size)
             check_header(self.arena)
             self.board = attach_board(welcome.board, owner=owner_of(self.home))
+            self.topics_seen = self.board.half(layout.BOARD_TOPIC_CHANGES)
         except BaseException:
             close_all(descriptors)
             raise
@@ -198,6 +221,18 @@ class Session(Closing, OfOneProcess):
             self._topics[name] = known
         return known
 
+    def learn_topics(self) -> None:
+        """Have `open_topic` answer as it would now, for topics that were asked for.
+
+        The board has all of it: a topic keeps its slot while a session that opened it is attached.
+        """
+        for name, known in list(self._topics.items()):
+            now = self.board.topic(known.slot)
+            if now is not None and now.name == name:
+                self._topics[name] = wire.TopicOpened(
+                    now.slot, name, now.queue_base, now.queue_count, now.write_queues, now.level
+                )
+
     def request(self, frame: wire.Frame, answer_by: int | None = None) -> wire.AnyFrame:
         """Ask the supervisor, until `answer_by` if that is not the session's own.
 
@@ -258,13 +293,26 @@ class Session(Closing, OfOneProcess):
         `turns` is `_turns` before the caller's last look: another's sleep that has ended since has
         taken the ring that may have been for what is there now.
         """
-        with self._turn:
-            if self._another_polls:
-                self._turn.wait(timeout_ns / 1e9)
-                return
-            if self._turns != turns:
-                return
-            amid, self._poller = self._poller != 0, threading.get_ident()
+        me = threading.get_ident()
+        try:
+            with self._turn:
+                told = self._tell_of_end()
+                if told is None:
+                    if self._turns != turns:
+                        return
+                    amid, self._poller = self._poller != 0, me
+            if told is None:
+                self._sleep_here(timeout_ns, amid)
+            else:
+                _await(told, timeout_ns)
+        finally:
+            if self._poller == me:
+                self._turns += 1  # before: who finds nobody asleep finds this
+                self._poller = 0
+                self._tell()
+
+    def _sleep_here(self, timeout_ns: int, amid: bool) -> None:
+        """In this thread's turn. `amid`: maybe amid a sleep of its own, as a signal handler is."""
         rung = False
         try:
             for descriptor in self._readable(timeout_ns, amid=amid):
@@ -277,12 +325,26 @@ class Session(Closing, OfOneProcess):
             if self.is_open:
                 raise  # else a signal handler has closed it amid the sleep: `check` says so
         finally:
-            self._turns += 1  # before: who finds nobody asleep finds this
-            self._poller = 0
             if amid and rung:
                 self.bell.ring()  # for the sleep of this thread that a signal handler cut short
-            with self._turn:
-                self._turn.notify_all()
+
+    def _tell_of_end(self) -> SimpleQueue[None] | None:
+        """With the lock: what another thread's sleep tells of its end; None if there is none.
+
+        It is waited for without the lock, as no Condition does: a signal handler that raises where
+        that has just let go of it would leave a `with` whose lock is not held.
+        """
+        if not self._another_polls:
+            return None
+        told: SimpleQueue[None] = SimpleQueue()
+        self._beside.append(told)
+        return told
+
+    def _tell(self) -> None:
+        with self._turn:
+            for told in tuple(self._beside):
+                told.put(None)
+            self._beside.clear()
 
     @property
     def _another_polls(self) -> bool:
@@ -314,8 +376,7 @@ class Session(Closing, OfOneProcess):
         finally:
             self._poller = 0
             if not self.is_open:
-                with self._turn:
-                    self._turn.notify_all()
+                self._tell()
 
     @property
     def descriptors(self) -> tuple[int, int]:
@@ -326,10 +387,6 @@ class Session(Closing, OfOneProcess):
     def is_live(self) -> bool:
         """False once `check` would raise for what this object knows already."""
         return self.is_open and self._why_over is None
-
-    def fileno(self) -> int:
-        """Readable when the bell was rung; for select, epoll or an event loop."""
-        return self.bell.fileno()
 
     def check(self) -> None:
         """Raise Closed, Evicted, StoreFailed or BrokerGone unless the session goes on.
@@ -348,9 +405,9 @@ class Session(Closing, OfOneProcess):
             number = self.board.half(layout.BOARD_FAILED_ERRNO)
             raise self._over(
                 StoreFailed(
-                    f"the store of the broker at {self.home} failed: {os.strerror(number)}. "
-                    "What was acknowledged is safe; mend the disk and start the broker again:"
-                    " the next call then finds that one",
+                    f"the store of the broker at {self.home} failed: {why_failed(number)}. "
+                    "What was acknowledged is safe; mend the disk, or the damage, and start the"
+                    " broker again: the next call then finds that one",
                     errno=number,
                 )
             )
@@ -362,9 +419,22 @@ class Session(Closing, OfOneProcess):
         self.check()
         self._hear()
 
+    def look_at_times(self) -> bool:
+        """As `look` if none was within 50 ms, for calls that never wait; whether it was.
+
+        A broker that was killed can write nothing onto its board: its socket tells.
+        """
+        now = now_ns()
+        if now < self._look_due:
+            self.check()
+            return False
+        self._look_due = now + _LOOK_AGAIN_NS
+        self.look()
+        return True
+
     def _hear(self) -> None:
         """Look at the control socket outside of requests: an end, or an eviction."""
-        if not self._requests.acquire(blocking=False):
+        if not _take(self._requests, 0):
             return  # an answer is on its way to somebody
         try:
             if self._control.is_asking:
@@ -372,7 +442,7 @@ class Session(Closing, OfOneProcess):
             if not _readable(self._control.channel.fileno(), self._control.channel.fileno(), 0):
                 return
             heard = self._control.hear()
-        except (OSError, BrokerGone) as error:
+        except (OSError, ValueError, BrokerGone) as error:  # ValueError: it is closed meanwhile
             if not self.is_open:
                 raise Closed(_CLOSED) from error
             raise self._over(gone(self.home)) from error
@@ -396,11 +466,21 @@ class Session(Closing, OfOneProcess):
 
     def _over(self, error: GantryError) -> GantryError:
         if self._why_over is None:
-            self._why_over = error
+            self._why_over = self._with_advice(error)
         if isinstance(self._why_over, StoreFailed) and self._has_successor():
             self._why_over = gone(self.home)
         # A copy for each raise: tracebacks of several threads would pile up on one object.
         return copy(self._why_over)
+
+    def _with_advice(self, error: GantryError) -> GantryError:
+        """A producer does not attach again by itself: what its ring holds is not to be trusted."""
+        if not self._sends or not isinstance(error, Evicted):
+            return error
+        return Evicted(
+            f"{error.text}: this producer's memory is damaged, and it sends nothing any more. What"
+            " has no receipt yet may be stored or not; close it and make another one",
+            **error.fields,
+        )
 
     # ---------------------------------------------------------------------------------------- end
 
@@ -409,11 +489,20 @@ class Session(Closing, OfOneProcess):
         if not self.is_open:
             return
         self.is_open = False
-        self.bell.ring()  # whoever sleeps looks, and finds it closed
-        self._control.shut_down()
-        with self._turn:
-            self._turn.wait_for(lambda: not self._another_polls, timeout=1.0)
-        self._give_back()
+        try:
+            self.bell.ring()  # whoever sleeps looks, and finds it closed
+            self._control.shut_down()
+            self._await_sleeper(now_ns() + _SLEEPER_NS)
+        finally:
+            self._give_back()
+
+    def _await_sleeper(self, deadline_ns: int) -> None:
+        while (left_ns := deadline_ns - now_ns()) > 0:
+            with self._turn:
+                told = self._tell_of_end()
+            if told is None:
+                return
+            _await(told, left_ns)
 
     def _give_back(self) -> None:
         self._control.close()
@@ -424,7 +513,8 @@ class Session(Closing, OfOneProcess):
         """In a forked child: let go of the parent's descriptors, so that its end is noticed."""
         self.is_open = False
         self._requests = threading.RLock()
-        self._turn = threading.Condition()
+        self._turn = threading.RLock()
+        self._beside = deque()
         self._why_over = Closed(
             "this session was opened by the parent of this forked process: open a new one"
         )
@@ -439,6 +529,11 @@ def _answer_s(until_ns: int) -> float:
 def now_ns() -> int:
     """CLOCK_BOOTTIME, by which deadlines are counted: it goes on while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _await(told: SimpleQueue[None], timeout_ns: int) -> None:
+    with suppress(Empty):
+        told.get(timeout=timeout_ns / 1e9)
 
 
 def pause(seconds: float) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import heapq
 import logging
-import threading
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from gantrymq.clients.session import pause
+from gantrymq.clients.ownthread import OwnThread
 from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     Row = tuple[int, int, Pending[Any]]
 
-_PAUSE_S: Final = 0.1
 log = logging.getLogger("gantrymq")
 
 
@@ -34,7 +32,9 @@ class Watched:
         self._coming: list[Row] = []  # by seq, in whose order completions come
         self._syncing: list[Row] = []  # by the position that has to be durable
         self._numbers = count()
-        self._thread: threading.Thread | None = None
+        self._helper = OwnThread(
+            "gantrymq-receipts", link.lock, self._has_work, self._decide_or_fail
+        )
 
     def watch(self, receipt: Pending[Any]) -> None:
         """Decide a receipt as soon as it can be."""
@@ -42,28 +42,19 @@ class Watched:
         with link.lock:
             row = receipt._seq, next(self._numbers), receipt
             is_first = not self._coming or row < self._coming[0]
+            begun = self._helper.begin()
             heapq.heappush(self._coming, row)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="gantrymq-receipts", daemon=True
-                )
-                self._thread.start()
-            elif is_first:
+            if is_first and not begun:
                 link.session.bell.ring()  # it may sleep for others alone
 
-    def _run(self) -> None:
-        while True:
-            with self._link.lock:
-                if not self._coming and not self._syncing:
-                    self._thread = None
-                    return
-            try:
-                self._decide_some()
-            except GantryError as error:
-                self._fail(error)
-            except BaseException:
-                log.exception("the thread of receipts goes on after an error")
-                pause(_PAUSE_S)
+    def _has_work(self) -> bool:
+        return bool(self._coming or self._syncing)
+
+    def _decide_or_fail(self) -> None:
+        try:
+            self._decide_some()
+        except GantryError as error:
+            self._fail(error)
 
     def _decide_some(self) -> None:
         """Decide what can be, or wait until something can be.

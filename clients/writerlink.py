@@ -7,14 +7,16 @@ and submits again what may not be in the log; the writer knows what is.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cached_property
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property, partial
+from operator import call
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -26,7 +28,7 @@ from gantrymq.clients.lane import DRAIN_ROWS, WriterLane
 from gantrymq.clients.message import check_topic
 from gantrymq.clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
 from gantrymq.clients.routes import Routes
-from gantrymq.clients.session import Session, deadline_after, now_ns, pause
+from gantrymq.clients.session import Session, Turn, deadline_after, now_ns, pause
 from gantrymq.clients.watched import Watched
 from gantrymq.shm import layout, limits
 from gantrymq.shm.codes import EntryFlag, Status
@@ -50,6 +52,8 @@ RECEIPT: Final = int(EntryFlag.RECEIPT)
 LOOK_MASK: Final = 1023
 REATTACH_S: Final = 0.02
 BROKER_PORT: Final = 10911
+#: So long the interpreter's end waits for a broker that is away, if it has something to hand over.
+_END_S: Final = 2.0
 #: So many different refusals of one-way sends are told at a time.
 _REFUSALS_TOLD: Final = 5
 _A_TOPIC: Final = "it was sent to"
@@ -144,11 +148,14 @@ class WriterLink:
 
     def at_once(self, put: Callable[[], T]) -> T:
         """Hand over without waiting for a broker that is away: raises BrokerGone then."""
+        self.backlog.give_way()
         if self.backlog or self.is_away:
-            raise BrokerGone("the broker is away")
+            raise BrokerGone("the broker is away, or earlier sends are handed over first")
         me = threading.get_ident()
-        self._impatient.add(me)
+        if me in self._impatient:  # a signal handler's, amid another such call of this thread
+            return put()
         try:
+            self._impatient.add(me)
             return put()
         finally:
             self._impatient.discard(me)
@@ -191,14 +198,16 @@ class WriterLink:
                 self._enlarge(size(), deadline)
                 continue
             self.look()
-            with self._unlocked():
-                moved = self._wait_once(deadline, lambda seen=seen: self.lane.taken() != seen)
-            if not moved:
+            changed = partial(self._is_taken_beyond, seen)
+            if not self._unlocked(partial(self._wait_once, deadline, changed)):
                 raise QueueFull(
                     "the ring to the broker stayed full: it is slower than this producer,"
                     " or its receipts are not taken; wait longer (timeout=) or send less",
                     timeout=self.timeout,
                 )
+
+    def _is_taken_beyond(self, seen: int) -> bool:
+        return self.lane.taken() != seen
 
     def drive(self, receipt: Pending[Any], timeout: float | None) -> None:
         """Take completions until the receipt is decided; a failure of the store decides it."""
@@ -369,6 +378,8 @@ class WriterLink:
             if self.lane.words[frames.BAD] or cut_short:
                 self._note_refusals(rows)
             self.pages.fill(rows, forget=not amid)
+        if not amid:
+            self.lane.end_drain()
         return len(rows)
 
     def look_now_and_then(self, last: int, count: int) -> None:
@@ -408,18 +419,52 @@ class WriterLink:
         self.lane = lane
         self._board_bytes = session.board.array()
         if self.fast is not None:
-            self.fast.attach(session.arena, self.lane.words, session.writer_bell.fileno())
+            self.fast.attach(
+                session.arena, self.lane.words, session.writer_bell.fileno(),
+                self._board_bytes, session.topics_seen,
+            )  # fmt: skip
 
     def living(self, deadline: int) -> Session:
+        """The session with the broker that is there: the socket tells what a killed one cannot."""
         try:
-            self.session.check()
+            has_looked = self.session.look_at_times()
         except BrokerGone:
             self._attach_again(deadline)
+            has_looked = True
         except StoreFailed:
             self._give_up_open()
             raise
+        if has_looked and self.fast is not None:
+            self.fast.note_look()
         self.session.answer_by = deadline
+        self.follow_topics()
         return self.session
+
+    def follow_topics(self) -> None:
+        """Know topics as they are: one may have been made again, with other queues and level."""
+        session = self.session
+        if session.board.half(layout.BOARD_TOPIC_CHANGES) == session.topics_seen:
+            return
+        with self.lock:
+            session = self.session
+            changes = session.board.half(layout.BOARD_TOPIC_CHANGES)
+            session.learn_topics()
+            self.routes.follow(session)
+            if self.fast is not None:
+                self.fast.forget_routes(changes)
+            session.topics_seen = changes  # last: a signal handler that raises has it done again
+
+    def hand_over_rest(self, deadline: int) -> None:
+        """Nobody will send or ask any more: what a broker that is gone has left, the next one gets.
+
+        Raises what a session raises.
+        """
+        self.backlog.wait(deadline)
+        with Turn(self.lock, deadline, "another thread is amid a call"):
+            if self.is_open and self.lane.taken() < self.lane.put_end:
+                with suppress(BrokerGone):
+                    self.session.look()
+                self.living(deadline)
 
     def know(self, topic: str, deadline: int) -> None:
         """Have a topic opened before the lock is taken: the supervisor may take its time.
@@ -429,10 +474,20 @@ class WriterLink:
         if isinstance(topic, str) and self.session.knows(topic):
             return
         check_topic(topic)
-        with self.lock:
-            self.require_open()
-            session = self.living(deadline)
-        session.open_topic(topic, answer_by=deadline)
+        is_known = False
+        while not is_known:
+            with self.lock:
+                self.require_open()
+                session = self.living(deadline)
+            try:
+                session.open_topic(topic, answer_by=deadline)
+                is_known = True
+            except BrokerGone:  # asked of one that nobody had missed yet: now `living` does
+                if now_ns() >= deadline:
+                    raise
+            except Closed:  # maybe another thread has attached again meanwhile
+                if session is self.session:
+                    raise
 
     def _attach_again(self, deadline: int, is_done: Callable[[], bool] = lambda: False) -> None:
         """After the broker's end: a new session under the old identity. Raises BrokerGone.
@@ -462,8 +517,8 @@ class WriterLink:
                 return
             if now_ns() >= deadline:
                 raise why
-            with self._unlocked():
-                pause(REATTACH_S)
+            self._unlocked(partial(pause, REATTACH_S))
+            self.require_open()  # whoever closes it ends the waits of others
 
     def _try_to_replace(self, deadline: int, up_bytes: int) -> BrokerGone | None:
         """Why it cannot be done yet, or None."""
@@ -476,21 +531,26 @@ class WriterLink:
             return error
         return None
 
-    @contextmanager
-    def _unlocked(self) -> Iterator[None]:
-        """Let others have the lock meanwhile: their calls wait no longer than they wish to."""
+    def _unlocked(self, act: Callable[[], T]) -> T:
+        """Let others have the lock meanwhile: their calls wait no longer than they wish to.
+
+        However that ends, the lock is held again: it is let go of and noted in one step, and taken
+        in one. A signal handler that raises comes before or behind, and as no context manager of
+        Python's is here, not where one begins or ends either.
+        """
         lock: Any = self.lock
-        held = lock._release_save()
+        held: list[Any] = []
         try:
-            yield
+            held.extend(map(call, (lock._release_save,)))
+            return act()
         finally:
-            lock._acquire_restore(held)
+            for state in held:
+                lock._acquire_restore(state)
 
     def _replace(self, deadline: int, up_bytes: int) -> None:
         self._replacer = threading.get_ident()
         try:
-            with self._unlocked():
-                session, known = self._open_session(up_bytes, deadline)
+            session, known = self._unlocked(partial(self._open_session, up_bytes, deadline))
             try:
                 self.require_open()
                 self._wait_for_handover(session, deadline)
@@ -544,10 +604,13 @@ class WriterLink:
         wanted = limits.WRITER_UP_BYTES
         while wanted < 4 * (size + layout.ENTRY_BYTES + limits.PROPERTIES_BYTES_MAX):
             wanted *= 2
-        if wanted <= self._up_bytes:
-            raise MessageIllegal(f"{size} bytes do not fit into the ring to the broker")
-        with self._unlocked():
-            self.wait_taken(deadline)
+        if not self._up_bytes < wanted <= limits.WRITER_UP_BYTES_MAX:
+            raise MessageIllegal(
+                f"{size} bytes at once do not fit into the ring to the broker, which has"
+                f" {limits.WRITER_UP_BYTES_MAX >> 20} MiB at most, and a batch a quarter of that:"
+                " send it as several batches"
+            )
+        self._unlocked(partial(self.wait_taken, deadline))
         self._replace_session(deadline, wanted)
         if self.lane.plan.up_bytes >= wanted:  # else another thread has replaced it meanwhile
             self._up_bytes = wanted
@@ -586,4 +649,17 @@ def _close_in_child() -> None:
         link._watched = Watched(link)
 
 
+def _hand_over_rest() -> None:
+    """At the interpreter's end: producers that nobody has closed lose nothing to a restart."""
+    deadline = deadline_after(_END_S)
+    for link in list(_links):
+        if not link.is_open:
+            continue
+        try:
+            link.hand_over_rest(deadline)
+        except (GantryError, OSError) as error:
+            log.warning("not all that was sent is with the broker at this process's end: %s", error)
+
+
 os.register_at_fork(after_in_child=_close_in_child)
+atexit.register(_hand_over_rest)

@@ -20,6 +20,7 @@ from gantrymq.clients.running import ready_board
 from gantrymq.shm.board import unlink_board
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import Closed, GantryError, SettingIllegal, StoreFailed
+from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.ownfiles import appending, replace_whole
 
 #: Kernels may have to be compiled first.
@@ -96,7 +97,7 @@ class Broker(Closing, OfOneProcess):
         if self.process.poll() is None:
             return
         self.stop()
-        given = json.loads((self.home / _SETTINGS_NAME).read_text(encoding="utf-8"))
+        given = parse_json((self.home / _SETTINGS_NAME).read_text(encoding="utf-8"))
         # What a killed life announced must not be taken for the next one's.
         self._earlier_board = read_board_file(self.home).get("board", "")
         self.process = _start(self.home, self._word, given)

@@ -1,9 +1,10 @@
-"""Run the whole suite as `make test` does: two runs of pytest beside each other.
+"""Run the whole suite as `make test` does: three runs of pytest beside each other.
 
-Most tests are one busy processor or wait for a process: on two processors, two runs take little
-more than half of the time. They share the files of tests (tests/support/sharing.py). Lines of
-progress come as they come, their percentages are of all tests; what each run has to say at its end
-comes in one piece, then the time of both by kind of test. Arguments go to both.
+Most tests keep one processor busy; those of whole brokers wait for processes half of their time. On
+two processors, one run of the former and two of the latter leave neither idle. They share the files
+of tests (tests/support/sharing.py). Lines of progress come as they come, their percentages are of
+all tests; what each run has to say at its end comes in one piece, then the time of all by kind of
+test. Arguments go to each.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from tests.support.processortime import Times
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: How each of the two is to take its files.
-DIRECTIONS: Sequence[Sequence[str]] = ((), ("--backwards",))
+#: How each of them is to take its files: those of whole brokers are at the end.
+DIRECTIONS: Sequence[Sequence[str]] = ((), ("--backwards",), ("--backwards",))
 #: pytest's exit codes: all passed; no test was selected by the arguments.
 FINE = (0, 5)
 
@@ -62,7 +63,7 @@ def times_in(folder: Path) -> Times:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run both; 0 if all tests of both have passed."""
+    """Run all; 0 if each test has passed."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as share:
         # One word: pytest looks for its settings above each word that is a folder.

@@ -29,13 +29,35 @@ def give_way() -> None:
     os.sched_yield()
 
 
+class _Owned:
+    """A descriptor that is given back once nobody has this object any more."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
 class EventBell:
-    """A bell over an eventfd, which it owns."""
+    """A bell over an eventfd, which it owns.
+
+    Any thread, and a signal handler, may close it amid any call of another: each call holds what it
+    uses, so that the number is nobody else's before its end. Once closed, rings reach nobody.
+    """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        self.descriptor = (
-            os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if descriptor is None else descriptor
-        )
+        if descriptor is None:
+            descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._owned: _Owned | None = _Owned(descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """Its number, -1 once it is closed."""
+        owned = self._owned
+        return -1 if owned is None else owned.number
 
     def fileno(self) -> int:
         """Readable while a ring has not been cleared."""
@@ -43,29 +65,34 @@ class EventBell:
 
     def ring(self) -> None:
         """Wake the owner; a counter that is already full means that it has been rung."""
-        if self.descriptor < 0:
-            return  # closed by a signal handler, or another thread, just now
+        owned = self._owned
+        if owned is None:
+            return
         try:
-            os.eventfd_write(self.descriptor, 1)
+            os.eventfd_write(owned.number, 1)
         except BlockingIOError:
             return
 
     def clear(self) -> None:
         """Forget rings so far."""
-        if self.descriptor < 0:
+        owned = self._owned
+        if owned is None:
             return
         try:
-            os.eventfd_read(self.descriptor)
+            os.eventfd_read(owned.number)
         except BlockingIOError:
             return
 
     def wait(self, timeout_s: float | None) -> bool:
         """Sleep until rung; False after `timeout_s` (microsecond resolution below 10 ms)."""
-        if timeout_s is not None and timeout_s < 0.01 and self.descriptor < 1024:
-            ready: object = select.select([self.descriptor], [], [], timeout_s)[0]
+        owned = self._owned
+        if owned is None:
+            return False
+        if timeout_s is not None and timeout_s < 0.01 and owned.number < 1024:
+            ready: object = select.select([owned.number], [], [], timeout_s)[0]
         else:
             poll = select.poll()
-            poll.register(self.descriptor, select.POLLIN)
+            poll.register(owned.number, select.POLLIN)
             ready = poll.poll(None if timeout_s is None else timeout_s * 1000)
         if not ready:
             return False
@@ -73,10 +100,5 @@ class EventBell:
         return True
 
     def close(self) -> None:
-        """Give the descriptor back. Safe to call twice."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-
-    def __del__(self) -> None:
-        self.close()
+        """Give the descriptor back, behind calls that are in progress. Safe to call twice."""
+        self._owned = None

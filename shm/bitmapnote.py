@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm.jsonsum import sum_holds, with_sum
+from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.queuenames import folder_of
 from gantrymq.shm.storage import read_file, replace_file
 
@@ -60,7 +61,7 @@ def read_covered(storage: Storage) -> list[Covered]:
         data = read_file(storage, FILE)
         if sum_holds(data) is False:
             return []
-        return [_covered(item) for item in json.loads(data)["filters"]]
+        return [_covered(item) for item in parse_json(data)["filters"]]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return []
 

@@ -59,6 +59,7 @@ class ControlLane:
         self._kind = (EntryKind.REQUEST if end is End.CLIENT else EntryKind.NOTICE).value
         self._taken = np.zeros(max(plan.up_bytes, plan.down_bytes) // 2, np.uint8)
         self._taken_bytes = self._taken.data
+        self._got: list[int] = []  # size of what `_taken` has and nobody was given
         tail = layout.LANE_DOWN_TAIL if end is End.CLIENT else layout.LANE_UP_TAIL
         self.tail_at = at = plan.control + tail
         self._peer_tail = arena[at : at + 8].view(np.int64).data
@@ -90,17 +91,24 @@ class ControlLane:
 
     def take(self) -> bytes | None:
         """The next message, or None. Raises BrokenLane."""
-        if self._peer_tail[0] == self._seen:
-            self.wants_bell = False
-            return None
         view = self._view
-        view[frames.RING] = 0
-        got = message.take_message(self.arena, self.words, 1 - self._up, self._taken)
+        if not self._got:
+            if self._peer_tail[0] == self._seen:
+                self.wants_bell = False
+                return None
+            view[frames.RING] = 0
+            # Taken and noted in one step: a signal handler that raises comes before it, or after.
+            self._got[:] = map(
+                message.take_message, (self.arena,), (self.words,), (1 - self._up,), (self._taken,)
+            )
+        got = self._got[0]
         self._seen = view[self._cursor]
         self.wants_bell = bool(view[frames.RING])
+        taken = None if got < 0 else self._taken_bytes[:got].tobytes()
+        del self._got[:]
         if got == ring.HOSTILE:
             raise BrokenLane("an entry of the ring breaks its rules")
-        return None if got < 0 else self._taken_bytes[:got].tobytes()
+        return taken
 
     @property
     def wants_ring(self) -> bool:

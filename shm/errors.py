@@ -32,6 +32,7 @@ Three questions decide the branch: retry, stop, or page someone?
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 #: Characters of a value that an error shows.
@@ -61,6 +62,16 @@ class GantryError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.text, self.fields)
+
+
+def why_failed(number: int) -> str:
+    """What made a store fail, by the errno on the board; damage has none."""
+    if number:
+        return os.strerror(number)
+    return (
+        "a record of its log, or another of its files, is damaged (its broker's log names it;"
+        " `gantrymq store verify` lists all damage once the broker is stopped)"
+    )
 
 
 def _rebuild(kind: type[GantryError], text: str, fields: dict[str, Any]) -> GantryError:

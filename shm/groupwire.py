@@ -212,13 +212,19 @@ class Joined(Notice, frozen=True):
 
 
 class Granted(Notice, frozen=True):
-    """The session owns a queue from now on."""
+    """The session owns a queue from now on.
+
+    Who had it under a lease below `since` goes on from nowhere but `offset`: that was set back or
+    reset behind its back. `previous` is the last lease before this one.
+    """
 
     queue: int
     lease: int
     offset: int
     attempts: list[Attempts]
     done: list[Done] = []
+    since: int = 0
+    previous: int = 0
 
 
 class Revoke(Notice, frozen=True):

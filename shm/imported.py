@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def read_imported(storage: Storage) -> Imported | None:
     except FileNotFoundError:
         return None
     try:
-        content = json.loads(data)
+        content = parse_json(data)
         found = Imported(int(content["end"]), dict(map(_queue_of, content["queues"].items())))
         whole = content["version"] == VERSION and content["crc"] == _content(found)["crc"]
     except (ValueError, KeyError, TypeError, zlib.error):

@@ -32,6 +32,7 @@ PROGRESS_MAX: Final = 1024  # queues whose offsets are words of the arena; those
 PROGRESS_WINDOW: Final = 512  # messages from `committed` on that have a bit each in `acked`
 
 WRITER_UP_BYTES: Final = 1 << 20
+WRITER_UP_BYTES_MAX: Final = 1 << 26  # of a producer that has sent what needs more
 WRITER_DOWN_BYTES: Final = 1 << 19
 GROUPS_UP_BYTES: Final = 1 << 16
 GROUPS_DOWN_BYTES: Final = 1 << 16

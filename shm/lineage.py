@@ -12,13 +12,13 @@ though its log may be longer by now. The last id is the store's. A RocketMQ's st
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.jsonsum import sum_holds
+from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def lineage_of(storage: Storage) -> Lineage:
     try:
         if sum_holds(data) is False:
             raise ValueError("its checksum differs")
-        content = json.loads(data)
+        content = parse_json(data)
         return Lineage.of(content if isinstance(content, dict) else {})
     except ValueError as error:
         text = f"{FILE} of {storage.root} is damaged, which says what store this is: {error}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gantrymq.shm.storage import Storage
 
 DIRECTORY: Final = "commitlog"
 #: One file for each reader without a group, who holds the log for himself (ADR 0015).
@@ -12,3 +15,8 @@ PINS: Final = "gantry/pins"
 def segment_name(base: int) -> str:
     """File of the segment that starts at a log position (SF-9)."""
     return f"{DIRECTORY}/{base:020d}"
+
+
+def bases_of(storage: Storage) -> list[int]:
+    """Where the segments that are there begin, in order; what has another name is none."""
+    return [int(name) for name in storage.list(DIRECTORY) if name.isdecimal()]

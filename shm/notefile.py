@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm.jsonsum import sum_holds, with_sum
+from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
 from gantrymq.shm.valueranges import is_storable
 
@@ -31,7 +32,7 @@ def read_content(storage: Storage, path: str, version: int) -> dict[str, Any] | 
     except FileNotFoundError:
         return None
     try:
-        content = json.loads(data) if sum_holds(data) else None
+        content = parse_json(data) if sum_holds(data) else None
     except ValueError:
         return None
     if not isinstance(content, dict) or content.get("version") != version:

@@ -35,6 +35,19 @@ def decode_packed(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
         raise msgspec.DecodeError(f"no msgpack of ours: {type(error).__name__}") from None
 
 
+def decode_json(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    """The same of JSON."""
+    try:
+        return decoder.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"no JSON of ours: {type(error).__name__}") from None
+
+
+def decode_anything(data: bytes) -> Any:  # noqa: ANN401 - msgpack
+    """The value of any msgpack. Raises msgspec.DecodeError."""
+    return decode_packed(_ANYTHING, data)
+
+
 def decode_request(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
     """A request of a lane, as arrays of tag, serial and more.
 
@@ -50,7 +63,7 @@ def decode_request(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
 
 
 def _misfit(kinds: Any, data: bytes, text: str) -> Misfit | None:  # noqa: ANN401 - a union
-    said = decode_packed(_ANYTHING, data)
+    said = decode_anything(data)
     if not isinstance(said, list) or len(said) < 2 or not isinstance(said[0], str):
         return None
     for kind in typing.get_args(kinds) or (kinds,):

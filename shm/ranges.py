@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def read_ranges(storage: Storage) -> Ranges | None:
     except FileNotFoundError:
         return None
     try:
-        content = json.loads(data)
+        content = parse_json(data)
         spans = tuple((int(first), _end(last)) for first, last in content["ranges"])
         found = Ranges(spans, str(content["boot_id"]))
         whole = content["version"] == VERSION and content["crc"] == _content(found)["crc"]

@@ -11,13 +11,14 @@ import errno
 import mmap
 import os
 import stat
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from gantrymq.shm import ownfiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -33,18 +34,26 @@ _SYNC_FILE_RANGE_WRITE = 2
 #: Names of folders that a storage remembers: about a MiB.
 _FOLDERS_SEEN_MAX = 8192
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-_MARK = "is_failed_change"
+_MARK, _SYNC_MARK = "is_failed_change", "is_failed_sync"
 
 
 def changes(call: Callable[_P, _R]) -> Callable[_P, _R]:
     """A call of a storage that changes the store: its error is final, where it is the truth."""
+    return _noting(call, mark_failed_change)
 
+
+def syncs(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A call that makes something durable: its error is final, whatever it is."""
+    return _noting(call, mark_failed_sync)
+
+
+def _noting(call: Callable[_P, _R], note: Callable[[OSError], None]) -> Callable[_P, _R]:
     @wraps(call)
     def told(*given: _P.args, **named: _P.kwargs) -> _R:
         try:
             return call(*given, **named)
         except OSError as error:
-            mark_failed_change(error)
+            note(error)
             raise
 
     return told
@@ -53,6 +62,25 @@ def changes(call: Callable[_P, _R]) -> Callable[_P, _R]:
 def mark_failed_change(error: OSError) -> None:
     """Note of an error that it is of a call that was to change the store."""
     setattr(error, _MARK, True)
+
+
+def mark_failed_sync(error: OSError) -> None:
+    """Note of an error that it is of a sync of a file or a directory."""
+    mark_failed_change(error)
+    setattr(error, _SYNC_MARK, True)
+
+
+@contextmanager
+def made_anew() -> Iterator[None]:
+    """Around a sync: who tries again first writes all anew that it is to make durable.
+
+    So for want of room it is not final: what the kernel has dropped does not count.
+    """
+    try:
+        yield
+    except OSError as error:
+        setattr(error, _SYNC_MARK, False)
+        raise
 
 
 def is_failed_change(error: OSError) -> bool:
@@ -234,7 +262,7 @@ class PosixFile:
             total += done
         return total
 
-    @changes
+    @syncs
     @_names_file
     def sync(self) -> None:
         """Fdatasync."""
@@ -317,9 +345,9 @@ class PosixFile:
 
     def close(self) -> None:
         """Give the descriptor back. Safe to call twice."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        descriptor, self.descriptor = self.descriptor, -1  # first: two threads may close it
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class PosixStorage:
@@ -369,8 +397,8 @@ class PosixStorage:
             self._seen.add(part)
 
     def open(self, name: str, *, write: bool = False) -> PosixFile:
-        """Open a file that exists."""
-        flags = os.O_RDWR if write else os.O_RDONLY
+        """Open a file that exists; a pipe in its place holds nobody up, and has nothing to read."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_NONBLOCK
         return PosixFile(ownfiles.open_file(self._path(name), flags), name)
 
     @changes
@@ -434,7 +462,7 @@ class PosixStorage:
         """Remove a file."""
         os.unlink(self._path(name))
 
-    @changes
+    @syncs
     def sync_directory(self, name: str) -> None:
         """Fsync the directory."""
         descriptor = os.open(self._folder(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -477,7 +505,13 @@ def clear_behind(file: File, start: int, size: int) -> None:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether an error means that space ran out."""
+    """Whether an error means that space ran out, so that the same may be tried again.
+
+    Not if a sync has failed for that: the kernel has dropped what it could not write, and a second
+    sync would say that all is well.
+    """
+    if getattr(error, _SYNC_MARK, False):
+        return False
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -513,6 +547,7 @@ def first_length(storage: Storage, directory: str, depth: int = 0) -> int:
     return 0
 
 
+@made_anew()
 def replace_file(storage: Storage, name: str, data: bytes) -> None:
     """Write a small file of `gantry/` whole: a crash leaves the old or the new one.
 

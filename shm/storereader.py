@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt, Rejected
-from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.innerbatch import is_inner_batch
+from gantrymq.shm.lognames import bases_of, segment_name
 from gantrymq.shm.messageid import parse_offset_message_id
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.ranges import Ranges, ranges_of
@@ -35,6 +36,19 @@ class Place:
     data: bytes
     file: str
     ours: bool
+
+
+class Unit(NamedTuple):
+    """What a queue says of a message: where its record is, how long that is, and its offset."""
+
+    position: int
+    size: int
+    offset: int
+
+    def is_of(self, record: Record) -> bool:
+        """Whether a record is the one that is meant; an inner batch has offsets of its own."""
+        same = record.queue_offset == self.offset or is_inner_batch(record.sys_flag)
+        return same and record.total_size == self.size
 
 
 class StoreReader:
@@ -74,15 +88,54 @@ class StoreReader:
             raise Rejected(f"no record begins at {position}: {found.item.detail}")
         if around < position:
             raise Rejected(f"no record begins at {position}: it lies in the one at {around}")
+        raise _damaged(found)
+
+    def named(self, position: int) -> Record | None:
+        """The record at a position that a unit or an index names; None if retention has removed it.
+
+        That is so only below the log's beginning: whatever else is no record there is damage.
+        Raises Corrupt, OSError.
+        """
+        found: Place | None = None
+        fault = ""
+        try:
+            found = self.place(position)
+        except (Rejected, FileNotFoundError) as error:
+            fault = str(error)
+        if found is not None and isinstance(found.item, Record):
+            return found.item
+        # Looked at last: what retention has taken meanwhile may read as zeroes.
+        if 0 <= position < self._low():
+            return None
+        if found is not None:
+            raise _damaged(found)
         raise Corrupt(
-            f"the record at {position} is damaged: {found.item.fault}, {found.item.detail};"
+            f"what names a record at {position} is damaged, or its segment is gone: {fault};"
             " `gantrymq store verify` lists all damage",
-            path=found.file,
+            path=segment_name(max(position, 0)),
             position=position,
         )
 
+    def of_unit(self, unit: Unit) -> Record | None:
+        """The record that a unit means; None if retention has removed it. Raises Corrupt, OSError.
+
+        No other one's message is taken for it.
+        """
+        record = self.named(unit.position)
+        if record is None or unit.is_of(record):
+            return record
+        raise Corrupt(
+            f"the record at {unit.position} is not what its queue says of offset {unit.offset}:"
+            " `gantrymq store verify` lists all damage",
+            position=unit.position,
+            queue_offset=unit.offset,
+        )
+
     def around(self, position: int) -> int | None:
-        """Where the record begins that a position lies in, by the sizes of those before it."""
+        """Where the record begins that a position lies in, by the sizes of those before it.
+
+        One begins where they lead to, whatever its own size says; not where the log ends.
+        """
         base, size = self._segment(position)
         at = base
         file = self._storage.open(segment_name(base))
@@ -93,7 +146,7 @@ class StoreReader:
                 total = int.from_bytes(head[:4], "big", signed=True)
                 known = int.from_bytes(head[4:], "big") in RECORD_MAGICS
                 if not known or total < layout.RECORD_BYTES_MIN:
-                    return None
+                    return at if at == position and any(head) else None
                 if position < at + total:
                     return at
                 at += total
@@ -101,9 +154,9 @@ class StoreReader:
             file.close()
         return None
 
-    def units(self, topic: str, queue_id: int, start: int, end: int, cq_bytes: int) -> list[int]:
-        """Positions of the records at queue offsets [start, end), as far as there are files."""
-        found: list[int] = []
+    def units(self, topic: str, queue_id: int, start: int, end: int, cq_bytes: int) -> list[Unit]:
+        """Units of queue offsets [start, end), damaged or not, as far as there are files."""
+        found: list[Unit] = []
         per_file = cq_bytes // layout.CQ_UNIT_BYTES
         folder = queue_directory(self._storage, topic, queue_id)
         while start < end:
@@ -116,17 +169,23 @@ class StoreReader:
             except FileNotFoundError:
                 data = b""  # expired
             for unit_at in range(0, len(data), layout.CQ_UNIT_BYTES):
-                unit = layout.CQ_UNIT.unpack(data, unit_at)
-                if 0 < unit["size"] < layout.CQ_FILLER_SIZE:
-                    found.append(unit["physical_offset"])
+                row = layout.CQ_UNIT.unpack(data, unit_at)
+                offset = start + unit_at // layout.CQ_UNIT_BYTES
+                unit = Unit(row["physical_offset"], row["size"], offset)
+                if not is_filler(unit):
+                    found.append(unit)
             start += count
         return found
+
+    def _low(self) -> int:
+        """Where the log begins: bytes of a segment change only once it is out of the folder."""
+        return min(bases_of(self._storage), default=1 << 63)
 
     def _segment(self, position: int) -> tuple[int, int]:
         """Base and length of the segment that holds a position."""
         found = self._known(position)
         if found is None:
-            self._bases = [int(n) for n in self._storage.list(DIRECTORY) if n.isdecimal()]
+            self._bases = bases_of(self._storage)
             found = self._known(position)
         if found is None:
             held = f"they hold {self._bases[0]} and more" if self._bases else "there are none"
@@ -152,6 +211,23 @@ class StoreReader:
             return bytes(buffer[: file.read_into(buffer, at)])
         finally:
             file.close()
+
+
+def is_filler(unit: Unit) -> bool:
+    """Whether there never was a message at this offset (SF-65)."""
+    return unit.size == layout.CQ_FILLER_SIZE and unit.position == 0
+
+
+def _damaged(found: Place) -> Corrupt:
+    """The error of what should be a record."""
+    item = found.item
+    what = f"{item.fault}, {item.detail}" if isinstance(item, Invalid) else "a filler begins there"
+    return Corrupt(
+        f"the record at {found.position} is damaged: {what}; `gantrymq store verify` lists all"
+        " damage",
+        path=found.file,
+        position=found.position,
+    )
 
 
 def is_position(text: str) -> bool:

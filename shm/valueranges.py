@@ -38,7 +38,7 @@ DelayMs = Annotated[int, Meta(ge=-1, le=limits.RETRY_AFTER_MAX_MS)]
 PatienceMs = Annotated[int, Meta(ge=0, le=INT_MAX)]
 ConsumeFromCode = Annotated[int, Meta(ge=0, le=2)]
 Pid = Annotated[int, Meta(ge=0, le=INT_MAX)]
-RingBytes = Annotated[int, Meta(ge=0, le=64 << 20)]
+RingBytes = Annotated[int, Meta(ge=0, le=limits.WRITER_UP_BYTES_MAX)]
 QueueCount = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]  # refused by name where it is too large
 
 #: Names are judged by their own rules as well, which say more; no rule has to look at longer ones.
@@ -65,10 +65,15 @@ def is_time_ms(value: object) -> bool:
 
 def is_storable(value: Any) -> bool:  # noqa: ANN401 - JSON
     """Whether each number in a value of JSON is one that we write: whole, and not too large."""
-    if isinstance(value, dict):
-        return all(map(is_storable, value.values()))
-    if isinstance(value, list):
-        return all(map(is_storable, value))
-    if isinstance(value, float):
-        return False
-    return not isinstance(value, int) or -NUMBER_MAX <= value <= NUMBER_MAX
+    left = [value]  # not by recursion: a file may be nested as deeply as it likes
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, float) or (
+            isinstance(one, int) and not -NUMBER_MAX <= one <= NUMBER_MAX
+        ):
+            return False
+    return True

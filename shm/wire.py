@@ -276,6 +276,9 @@ QUEUES_BEGIN: Final = "queues_begin"
 #: Event of the Note by which the scheduler asks for a topic (field `topic`) that a parked record
 #: names and the board has not: it is delivered all the same (DT-16).
 TOPIC_WANTED: Final = "topic_wanted"
+#: Event of the Note by which `groups` asks for the retry or dead-letter topic of a group (field
+#: `topic`) that was deleted while the group is at work: it is made again.
+GROUP_TOPIC_WANTED: Final = "group_topic_wanted"
 
 
 #: Event of the Note by which an agent says that it has set a request aside which had ended it

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.record import STRUCTURE, Record, parse_record
@@ -70,9 +71,18 @@ class LogViews(LogRecords):
         self._views: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
 
     def segment(self, position: int) -> tuple[int, NDArray[np.uint8]]:
-        """Its first position follows from the size of all. Raises FileNotFoundError."""
+        """Its first position follows from the size of all. Raises FileNotFoundError, Corrupt."""
         base = position // self._board.segment_bytes * self._board.segment_bytes
-        return base, self._view(segment_name(base))
+        name = segment_name(base)
+        view = self._view(name)
+        if position >= base + len(view):  # a kernel would ask for another view for ever
+            raise Corrupt(
+                f"{name} ends before log position {position}: it was cut short; stop the broker and"
+                " run `gantrymq store verify`",
+                path=name,
+                position=position,
+            )
+        return base, view
 
     def units(self, topic: str, queue_id: int, offset: int, end: int) -> NDArray[np.void]:
         """Units [offset, end) of a queue, as far as they are in one file.

@@ -39,6 +39,7 @@ class Finder:
 
     def __init__(self, of: int) -> None:
         self._found: list[NDArray[np.int64]] = []
+        self._damaged: list[NDArray[np.int64]] = []
         self._form = np.zeros(FIND_WORDS, np.int64)
         self._form[FIND_MOST], self._form[FIND_OF] = RECORDS_MAX, of
         self._out = np.zeros(RECORDS_MAX, np.int64)
@@ -53,11 +54,17 @@ class Finder:
         form[FIND_AT], form[FIND_BASE] = at - base, base
         form[FIND_END_AT] = min(end - base, len(view))
         stop = Stop(find_origins(view, form, self._out))
-        self._found.append(self._out[: form[FIND_COUNT]].copy())
+        found = self._out[: form[FIND_COUNT]]
+        self._found.append(found[found >= 0])
+        self._damaged.append(-1 - found[found < 0])
         at = base + int(form[FIND_AT])
         if stop == Stop.FILLER or (stop == Stop.DONE and at < end):
             return base + len(view), Stop.LIMIT
         return at, stop
+
+    def damaged(self) -> NDArray[np.int64]:
+        """Positions of damaged records: of what their origins are, nothing is known."""
+        return np.concatenate([np.zeros(0, np.int64), *self._damaged])
 
     def origins(self) -> NDArray[np.int64]:
         """What was found, sorted."""
@@ -81,6 +88,10 @@ class _Scan:
     def finished(self) -> bool:
         """Whether all was read."""
         return not self._pieces
+
+    def damaged(self) -> NDArray[np.int64]:
+        """Positions of records that were passed over for their damage."""
+        return self._finder.damaged()
 
     def origins(self) -> NDArray[np.int64]:
         """The positions that were found, sorted."""

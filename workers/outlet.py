@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gantrymq.shm import layout, limits
-from gantrymq.shm.bell import Bell
+from gantrymq.shm.board import Board
 from gantrymq.shm.codes import EntryFlag, EntryKind
 from gantrymq.shm.kernels import frames
 from gantrymq.shm.kernels.ready import put_entries
-from gantrymq.shm.kernels.ring import arm, take_completions
+from gantrymq.shm.kernels.ring import arm, publish_and_check, take_completions
 from gantrymq.shm.kernels.words import load_word, store_half, store_word
 from gantrymq.shm.record import origin_field, with_room_for_trailer
+from gantrymq.workers.agent import Bells
 from gantrymq.workers.session import Session
 
 #: Outcomes taken at one time.
@@ -60,10 +61,10 @@ class Outcome(NamedTuple):
 class Outlet:
     """The agent's end of its own session's lane with the writer."""
 
-    def __init__(self, session: Session, writer_bell: Bell) -> None:
+    def __init__(self, session: Session, bells: Bells) -> None:
         self.session = session
         self.trusted = False
-        self._bell = writer_bell
+        self._bell, self._flusher_bell = bells.writer, bells.flusher
         self._arena = session.arena
         self._control = session.plan.writer.control
         self._waiting: dict[int, object] = {}
@@ -197,6 +198,13 @@ class Outlet:
         flag = self._control + layout.LANE_CLIENT_ARMED
         word = self._control + layout.LANE_DOWN_TAIL
         return bool(arm(self._arena, flag, 1, word, int(self.words[frames.DOWN_CURSOR])))
+
+    def want_durable(self, end: int, board: Board) -> None:
+        """Ask the flusher to sync now, and to ring when the log is durable up to `end`."""
+        word, flag = layout.ARENA_DURABLE_WANTED, layout.BOARD_FLUSHER_ARMED
+        # SYNC POINT: sleep (other end: the flusher's `arm`)
+        if publish_and_check(self._arena, word, end, board.array(), flag):
+            self._flusher_bell.ring()
 
     def disarm(self) -> None:
         """Awake."""

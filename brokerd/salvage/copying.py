@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.brokerd import storefiles
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.epoch import STORE_FILE, VERSION
+from gantrymq.brokerd.queuestarts import FILE as STARTS
 from gantrymq.brokerd.verify.config import DELETED, read_object
 from gantrymq.brokerd.verify.report import Report
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, write_config
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
 _BLOCK: Final = 1 << 20
 #: Files of RocketMQ's timer: they name records by positions, which are kept (SF-114).
 _TIMER: Final = ("timerlog", "timerwheel")
+#: What a store is like without a file of its truth.
+_WITHOUT: Final = {
+    DELETED: "its topics are there again",
+    deadletternote.FILE: "what was purged is shown again",
+    STARTS: "queues whose messages have all expired begin at 0 again",
+}
 
 
 def copy_range(source: Storage, target: Storage, base: int, start: int, end: int) -> None:
@@ -111,25 +119,27 @@ def write_own_files(
     content = {"version": VERSION, "starts": 1, **kept}
     replace_file(target, STORE_FILE, with_sum(json.dumps(content)).encode())
     write_ranges(target, _ranges(source, done).closed(end[0]))
-    if _is_sound(source, DELETED):
-        _copy_file(source, target, DELETED)
-    elif source.exists(DELETED):
-        done.files[DELETED] = "damaged: left out; its topics are there again"
-    _copy_dead_letters(source, target, done)
+    for path in map(storefiles.path_of, storefiles.TRUTH):
+        if path == LEDGER or not source.exists(path):
+            continue
+        if _holds(source, path):
+            _copy_file(source, target, path)
+        else:
+            done.files[path] = f"damaged: left out; {_WITHOUT[path]}"
     epoch = _write_ledger(source, target, done)
     file = CheckpointFile(target, bytes(16), epoch)
     with closing(file):
         file.write(end[0], end[1], end[0], clean=True)
 
 
-def _copy_dead_letters(source: Storage, target: Storage, done: Salvaged) -> None:
+def _holds(source: Storage, path: str) -> bool:
+    if path != deadletternote.FILE:
+        return _is_sound(source, path)
     try:
         deadletternote.read_note(source)
     except Corrupt:
-        done.files[deadletternote.FILE] = "damaged: left out; what was purged is shown again"
-        return
-    if source.exists(deadletternote.FILE):
-        _copy_file(source, target, deadletternote.FILE)
+        return False
+    return True
 
 
 def _ranges(source: Storage, done: Salvaged) -> Ranges:

@@ -20,6 +20,7 @@ from gantrymq.shm.errors import FilterSyntaxError
 from gantrymq.shm.filter import parse_sql
 from gantrymq.shm.kernels import extend
 from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.ranges import OPEN
 from gantrymq.shm.sql92.dialect import Dialect
 from gantrymq.shm.sql92.program import compile_program
 from gantrymq.shm.storage import map_file
@@ -66,6 +67,8 @@ class BitmapCheck:
         self._form = np.zeros(extend.FORM_WORDS, np.int64)
         self._found = np.zeros(_FOUND, np.int64)
         self._log = (-1, np.empty(0, np.uint8))
+        # Whoever wrote a record, its sums are others' matter here.
+        self._form[extend.STRETCH_END] = self._form[extend.LOG_END] = OPEN
 
     def run(self, queues: Iterable[Queue]) -> None:
         """Look at all claims. Raises OSError."""
@@ -106,10 +109,8 @@ class BitmapCheck:
             address = claim.addresses.ctypes.data
             stop = Stop(extend.match_units(units, self._log[1], form, address, self._found))
             yield self._found[: int(form[extend.FOUND])]
-            if stop is Stop.ROLL and self._enter(units, int(form[extend.INDEX])):
-                continue
-            if stop not in (Stop.DONE, Stop.LIMIT):
-                form[extend.INDEX] += 1  # its record is damaged, and that is told
+            if stop is Stop.ROLL and not self._enter(units, int(form[extend.INDEX])):
+                form[extend.INDEX] += 1  # it leads to no record, and that is told
 
     def _enter(self, units: NDArray[np.uint8], index: int) -> bool:
         position = layout.CQ_UNIT.unpack(units, index * layout.CQ_UNIT_BYTES)["physical_offset"]

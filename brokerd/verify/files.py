@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd import checkpoint as gantry_checkpoint
-from gantrymq.brokerd import producers, reserve
+from gantrymq.brokerd import producers, reserve, storefiles
 from gantrymq.brokerd.queuestarts import read_starts
 from gantrymq.brokerd.verify.config import ConfigCheck, read_object
 from gantrymq.brokerd.verify.ledger import LedgerCheck
@@ -38,19 +38,8 @@ _KNOWN: Final = frozenset(
         *("compaction", "rocksdbstore", "abort.bak"),
     }
 )
-_KNOWN_GANTRY: Final = frozenset(
-    {
-        *("checkpoint", "queues.json", "producers", "ledger", "store.json", "segments"),
-        *("deleted_topics.json", "ranges.json", "index.json", "imported.json"),
-        *("schedule.json", "timers", "transactions.json", "dead_letters.json"),
-        *("first_units.json", "pins", "expired", "bitmaps.json", "memberqueues"),
-        "reserve",
-    }
-)
 #: Times of RocketMQ's checkpoint that are findings above the log's last time.
 _TOLD_ABOVE: Final = ("physic_msg_timestamp", "logics_msg_timestamp")
-#: What a broker that runs or was killed may have under way.
-_KNOWN_SPARE: Final = frozenset({"spare", "spare.writer", "spare.flusher"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +90,8 @@ class FileCheck:
         for name in self._storage.list(""):
             if name not in _KNOWN:
                 self._report.add(name, None, "stray file")
-        known = _KNOWN_GANTRY if self._scope.whole else _KNOWN_GANTRY | _KNOWN_SPARE
-        for name in self._storage.list("gantry"):
+        known = storefiles.KNOWN.union(() if self._scope.whole else storefiles.UNDER_WAY)
+        for name in self._storage.list(storefiles.FOLDER):
             under_way = not self._scope.whole and name.endswith(".new")
             if name not in known and not under_way:
                 self._report.add(f"gantry/{name}", None, "stray file")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,6 +13,8 @@ from gantrymq.shm import layout
 from gantrymq.shm.board import attach_board
 from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted, StoreBusy
 from gantrymq.shm.jsonsum import sum_holds
+from gantrymq.shm.jsontext import parse_json
+from gantrymq.shm.lognames import bases_of
 from gantrymq.shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
 from gantrymq.shm.storage import Storage, read_file
 from gantrymq.shm.storelock import is_held
@@ -91,7 +92,7 @@ def _settled(scope: Scope, storage: Storage, segment_bytes: int) -> Scope:
 
     checkpoint = read_checkpoint(storage)
     durable = checkpoint.durable if checkpoint else 0
-    low = min((int(name) for name in storage.list("commitlog") if name.isdecimal()), default=0)
+    low = min(bases_of(storage), default=0)
     written = settle_ranges(storage, segment_bytes, low, durable, None)
     if written.is_open or (not scope.whole and abort_is_ours(storage, written.boot_id)):
         return replace(scope, written=written)
@@ -125,6 +126,6 @@ def _dispatched(root: Path) -> int:
 def _synced_units(storage: Storage) -> int:
     """Log position up to which all units were on the disk; 0 if the file does not say."""
     try:
-        return int(json.loads(read_file(storage, PROGRESS_FILE))["position"])
+        return int(parse_json(read_file(storage, PROGRESS_FILE))["position"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return 0

@@ -21,8 +21,10 @@ from gantrymq.clients.session import Session, now_ns
 from gantrymq.shm import groupwire
 from gantrymq.shm.errors import Corrupt, GroupIllegal, Incompatible
 from gantrymq.shm.groupwire import ConsumeFrom
+from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.limits import RETRY_TOPIC_BYTES_MAX
 from gantrymq.shm.ownfiles import open_file, replace_whole
+from gantrymq.shm.storage import is_disk_full
 from gantrymq.shm.valueranges import is_offset, is_small
 
 SAVE_NS: Final = 5_000_000_000
@@ -61,6 +63,7 @@ class OffsetFile:
                 group=group,
             )
         self._lock = lock
+        self._lacks_room = False  # and that was told
         self._store = ""
         self.life = 0  # of the broker, in which the offsets were last compared with its queues
         try:
@@ -80,7 +83,7 @@ class OffsetFile:
 
     def _read(self) -> dict[MessageQueue, int]:
         try:
-            content = json.loads(self._text())
+            content = parse_json(self._text())
             store, life = content.get("store", ""), content.get("life", "0")
             if not isinstance(store, str) or not _LIFE.fullmatch(life):
                 raise ValueError("no broker's store or life")
@@ -126,11 +129,40 @@ class OffsetFile:
         replace_whole(self.path, text, temporary=fresh, sync=True)
         self._saved = (self.life, dict(self.offsets))
 
+    def save_if_room(self) -> None:
+        """`save`; on a full disk that is told once, and the next call tries again.
+
+        Raises any other OSError.
+        """
+        try:
+            self.save()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            if not self._lacks_room:
+                log.warning(
+                    "%s: no room for this consumer's offsets (%s): it goes on, and saves them once"
+                    " there is room; what it has done since comes again if it ends before",
+                    self.path, error,
+                )  # fmt: skip
+            self._lacks_room = True
+        else:
+            if self._lacks_room:
+                log.info("%s: there is room again, the offsets are saved", self.path)
+            self._lacks_room = False
+
     def close(self) -> None:
         """Let others have it. Safe to call twice."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        if self._lacks_room:
+            self._lacks_room = False
+            log.error(
+                "%s: the last offsets are not stored, for there was no room until the end: what"
+                " was done since comes again",
+                self.path,
+            )
+        descriptor, self._lock = self._lock, -1  # first: two threads may close it
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _topic(name: str) -> str:
@@ -234,9 +266,9 @@ class BroadcastMember(PushMember):
             self._save_ns = now_ns() + SAVE_NS
 
     def commit(self) -> None:
-        """Save."""
+        """Save, if there is room."""
         self._note()
-        self._file.save()
+        self._file.save_if_room()
 
     def report_last(self) -> None:
         """Save."""

@@ -47,8 +47,8 @@ class Chunk:
     """
 
     __slots__ = (
-        "alone", "begun_ns", "current", "exhausted", "failed", "rows", "run", "settled", "stuck",
-        "untold",
+        "alone", "begun_ns", "current", "exhausted", "failed", "rows", "run", "sent_back",
+        "settled", "stuck", "untold",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class Chunk:
         self.alone, self.exhausted = alone, exhausted
         self.begun_ns = 0
         self.stuck = -1  # the row that was last reported to take too long
+        self.sent_back = False  # that row was, while its call goes on
 
     def begin(self) -> bool:
         """Say that the rows are about to be handed out; False if they may not be."""

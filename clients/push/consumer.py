@@ -190,7 +190,7 @@ class PushConsumer(OfOneProcess):
         until = None if timeout is None else now_ns() + int(timeout * 1e9)
         for thread in (dispatcher, *self._threads):
             thread.join(None if until is None else max(0.0, (until - now_ns()) / 1e9))
-            if dispatcher.is_alive():
+            if dispatcher.is_alive() or (thread.is_alive() and dispatcher.error is None):
                 raise Timeout(f"listeners are still at work after {timeout} s; they go on")
         self._close_offsets()
         error, dispatcher.error = dispatcher.error, None

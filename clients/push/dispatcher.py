@@ -26,7 +26,15 @@ from gantrymq.clients.push.watch import RELIEF_NS, Limits, Watch
 from gantrymq.clients.push.window import Window
 from gantrymq.clients.session import now_ns
 from gantrymq.shm import groupwire
-from gantrymq.shm.errors import BrokerGone, Corrupt, Evicted, GantryError, Timeout, Unavailable
+from gantrymq.shm.errors import (
+    BrokerGone,
+    Corrupt,
+    DiskFull,
+    Evicted,
+    GantryError,
+    Timeout,
+    Unavailable,
+)
 from gantrymq.shm.groupwire import merged
 
 log = logging.getLogger("gantrymq")
@@ -34,7 +42,7 @@ log = logging.getLogger("gantrymq")
 FETCH_ROWS: Final = 1024
 #: How often it looks round without a reason.
 LOOK_NS: Final = 500_000_000
-#: A failure that `groups` could not take down is told again after so long (RD-41).
+#: What `groups` could not take down, a failure or a join, is told again after so long (RD-41).
 RETELL_NS: Final = 5_000_000_000
 #: Ordered: the pause before a message that has failed comes again (RD-45).
 PAUSE_MS: Final = 1000
@@ -93,11 +101,20 @@ class Dispatcher(threading.Thread):
         return self._attachment
 
     def _connect_again(self) -> Attachment:
-        """Raises BrokerGone also for a broker that does not answer: it may be back later."""
+        """Raises BrokerGone also for a broker that cannot answer: it may be able to later."""
         try:
             return self._connect()
         except Timeout as error:
             raise BrokerGone(str(error)) from error
+        except DiskFull as error:
+            self._await_room(error)
+            raise BrokerGone(str(error)) from error
+
+    def _await_room(self, error: DiskFull) -> None:
+        log.warning("%s joins again as soon as there is room: %s", self.name, error)
+        deadline_ns = now_ns() + RETELL_NS
+        while not self._stopping and now_ns() < deadline_ns:
+            time.sleep(_RETRY_S)
 
     def _lose(self, *, resume: bool) -> None:
         """The session is over: what listeners have is finished before another one is begun."""
@@ -109,7 +126,8 @@ class Dispatcher(threading.Thread):
         self._due.clear()
         if resume:
             self._await_listeners()
-        self._places = self.member.resumable() if resume else {}
+        places = self.member.resumable()  # also for its notes
+        self._places = places if resume else {}
         self.member.let_go()
         self.lost_before += self.member.lost_commits
         self._handoff.close()
@@ -119,7 +137,7 @@ class Dispatcher(threading.Thread):
     def _await_listeners(self) -> None:
         """What they finish in time counts, though nobody tells `groups` of what fails."""
         deadline_ns = now_ns() + FINISH_NS
-        while self._handoff.running and now_ns() < deadline_ns:
+        while self._handoff.is_at_work and now_ns() < deadline_ns:
             time.sleep(_RETRY_S / 10)
 
     # ---------------------------------------------------------------------------------- the loop
@@ -308,7 +326,7 @@ class Dispatcher(threading.Thread):
             with handoff.lock:
                 if due.resume:
                     due.failure.window.suspended = False
-                    handoff.go_on(due.failure.chunk)
+                    handoff.go_on(due.failure.window)
                 else:
                     handoff.failures.append(due.failure)
         if not (self._untold or handoff.failures) or handoff.gathering_ns:
@@ -375,7 +393,7 @@ class Dispatcher(threading.Thread):
         if not chunk.rows:
             failure.window.pending.remove(chunk)
         failure.window.suspended = False
-        self._handoff.go_on(chunk)
+        self._handoff.go_on(failure.window)
 
     # --------------------------------------------------------------------------------------- end
 
@@ -389,7 +407,7 @@ class Dispatcher(threading.Thread):
             while True:
                 self._converse(self._attachment)
                 handoff = self._handoff
-                if not handoff.running:
+                if not handoff.is_at_work:
                     deadline_ns = deadline_ns or now_ns() + ANSWERS_NS
                     untold = handoff.failures or self._untold or self.member.asked
                     if not untold or now_ns() >= deadline_ns:

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from gantrymq.clients.push.chunks import Chunk, Failure, Pace
+from gantrymq.clients.push.window import Window
 from gantrymq.clients.session import Session
 
 #: More is fetched while fewer rows than this wait for a thread.
@@ -42,7 +43,10 @@ class Handoff:
         self._waiting = 0  # rows in `_ready`
         self._backlog: deque[Chunk] = deque()  # behind, or with, one that runs alone
         self._backlog_rows = 0
-        self._lonely = False  # such a one is on its way
+        self._lonely: Chunk | None = None  # such a one, on its way
+        self._stuck: set[Chunk] = set()  # of `running`: others wait for them no longer
+        #: Ordered: of `running`, those of leases that are over, and who has the queue by now.
+        self._heirs: dict[Chunk, Window] = {}
         self._session: Session | None = None
         self._resting = False
         self._rung = False  # for a failure, since it began to rest
@@ -53,21 +57,32 @@ class Handoff:
 
     def put(self, chunk: Chunk) -> None:
         """Hand a chunk over. With the lock."""
-        if self._lonely or self._backlog or chunk.alone:
+        if self._lonely is not None or self._backlog or chunk.alone:
             self._backlog.append(chunk)
             self._backlog_rows += len(chunk.rows)
             self._release()
         else:
             self._give(chunk)
 
+    def welcome(self, window: Window) -> None:
+        """A lease begins. With the lock.
+
+        Ordered: if a call of one before still runs, this one's turn comes after it, and is not
+        given away before.
+        """
+        for chunk in self.running if self.orderly else ():
+            if chunk.run.window.queue == window.queue:
+                self._heirs[chunk] = window
+                window.busy = True
+                window.running += 1
+
     def put_in_order(self, chunk: Chunk) -> None:
         """Hand a chunk over behind those of its queue. With the lock."""
         chunk.run.window.pending.append(chunk)
-        self.go_on(chunk)
+        self.go_on(chunk.run.window)
 
-    def go_on(self, chunk: Chunk) -> None:
-        """Ordered: let the next chunk of this one's queue be worked on. With the lock."""
-        window = chunk.run.window
+    def go_on(self, window: Window) -> None:
+        """Ordered: let the next chunk of a queue be worked on. With the lock."""
         if window.pending and not window.busy and not window.suspended:
             window.busy = True
             self.put(window.pending.popleft())
@@ -91,13 +106,32 @@ class Handoff:
                 if idle > 0 and not self._waiting and not self.orderly:
                     self._take_over(chunk, idle)
 
+    def pass_over(self, chunk: Chunk, *, sent_back: bool) -> None:
+        """Let all go on but for the call that a chunk is at, which takes too long. With the lock.
+
+        Its thread finds nothing more in the chunk, lest it goes on beside who has to run alone.
+        What was sent back is no business of ours any more: its queue may go to another member.
+        """
+        self._stuck.add(chunk)
+        window, rows = chunk.run.window, _rest_of(chunk)
+        if rows and self.orderly:
+            window.pending.appendleft(Chunk(chunk.run, rows))
+        elif rows:
+            self.put(Chunk(chunk.run, rows))
+        if sent_back:
+            chunk.sent_back = True
+            window.running -= 1
+        if self._lonely is chunk:
+            self._lonely = None
+        self._release()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether calls are under way that are worth waiting for."""
+        return not all(chunk.sent_back for chunk in list(self.running))
+
     def _take_over(self, chunk: Chunk, idle: int) -> None:
-        rows: deque[int] = deque()
-        while True:
-            try:
-                rows.appendleft(chunk.rows.pop())
-            except IndexError:
-                break
+        rows = _rest_of(chunk)
         size = max(1, len(rows) // idle)
         while rows:
             part = [rows.popleft() for _ in range(min(size, len(rows)))]
@@ -169,7 +203,7 @@ class Handoff:
             if self._resting and self.wants_more:
                 self.wake()
             if begun:
-                chunk.begun_ns = time.monotonic_ns()
+                chunk.begun_ns, chunk.stuck = time.monotonic_ns(), -1
                 return chunk
 
     def _drop(self, chunk: Chunk) -> None:
@@ -188,7 +222,9 @@ class Handoff:
             failed = self.collect(chunk)
             self.refused += chunk.settle(end)
             self.running.discard(chunk)
-            window.running -= 1
+            self._stuck.discard(chunk)
+            if not chunk.sent_back:
+                window.running -= 1
             if failure is not None:
                 window.suspended = True
                 self.note(failure)
@@ -196,7 +232,8 @@ class Handoff:
                 window.busy = False
                 if chunk.rows:
                     window.pending.appendleft(chunk)
-                self.go_on(chunk)
+                self.go_on(window)
+                self._hand_down(chunk)
             self._after(chunk)
             urgent = failure is not None or window.halted or window.has_room
         if urgent:
@@ -221,25 +258,32 @@ class Handoff:
 
     # --------------------------------------------------------------------------------- insides
 
+    def _hand_down(self, chunk: Chunk) -> None:
+        heir = self._heirs.pop(chunk, None)
+        if heir is not None:
+            heir.busy = False
+            heir.running -= 1
+            self.go_on(heir)
+
     def _give(self, chunk: Chunk) -> None:
         self._waiting += len(chunk.rows)
         self._ready.put(chunk)
 
     def _after(self, chunk: Chunk) -> None:
-        if chunk.alone:
-            self._lonely = False
+        if self._lonely is chunk:
+            self._lonely = None
         if self._backlog:
             self._release()
 
     def _release(self) -> None:
         """Hand out what waits, up to a chunk that has to run alone, and that when all has ended."""
-        while self._backlog and not self._lonely:
+        while self._backlog and self._lonely is None:
             alone = self._backlog[0].alone
-            if alone and (self.running or self._waiting):
+            if alone and (len(self.running) > len(self._stuck) or self._waiting):
                 return
             chunk = self._backlog.popleft()
             self._backlog_rows -= len(chunk.rows)
-            self._lonely = alone
+            self._lonely = chunk if alone else None
             self._give(chunk)
 
     def _leave_to_parent(self) -> None:
@@ -254,6 +298,16 @@ class Handoff:
             chunk.run.window.held = False
         self._ready = SimpleQueue()
         self.dismiss()
+
+
+def _rest_of(chunk: Chunk) -> deque[int]:
+    """Take what is not begun."""
+    rows: deque[int] = deque()
+    while True:
+        try:
+            rows.appendleft(chunk.rows.pop())
+        except IndexError:
+            return rows
 
 
 def _close_in_child() -> None:

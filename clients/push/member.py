@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.assigned import Assigned, Place
 from gantrymq.clients.member import GroupMember, Terms
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.push.chunks import Failure
@@ -36,6 +36,7 @@ class Resumed(NamedTuple):
     base: int
     committed: int
     done: list[Done]
+    lease: int
 
 
 class _Asked(NamedTuple):
@@ -57,7 +58,8 @@ class PushMember(GroupMember):
         terms: Terms,
         handoff: Handoff,
     ) -> None:
-        super().__init__(session, group, names, {q: r[:2] for q, r in resume.items()})
+        places = {q: Place(r.base, r.committed, r.committed, r.lease) for q, r in resume.items()}
+        super().__init__(session, group, names, places)
         self._before = dict(resume)
         self.terms = terms
         self.windows: dict[int, Window] = {}
@@ -87,11 +89,14 @@ class PushMember(GroupMember):
         window.skip([*assigned.done, *self._still_done(assigned)])
         with self._handoff.lock:
             self.windows[assigned.number] = window
+            self._handoff.welcome(window)
 
     def _still_done(self, assigned: Assigned) -> list[Done]:
         """What the session before had done above its offset, if the queue is as it was."""
         before = self._before.pop(assigned.queue, None)
-        if before is None or before.committed != assigned.position:
+        if before is None or before.lease < assigned.since:
+            return []
+        if before.committed != assigned.position:
             return []
         end = self.session.board.queue(assigned.number)["next_offset"]
         return [done for done in before.done if done[1] <= end]
@@ -160,7 +165,9 @@ class PushMember(GroupMember):
             window = self.windows.get(assigned.number)
             if window is not None:
                 done = [*window.skipped, *window.done()]
-                found[assigned.queue] = Resumed(assigned.base, window.committed, done)
+                found[assigned.queue] = Resumed(
+                    assigned.base, window.committed, done, assigned.lease
+                )
         return found
 
     # ----------------------------------------------------------------------------------- failures

@@ -20,6 +20,8 @@ listening = logging.getLogger("gantrymq.listener")
 #: A kind of failure that was told is quiet for so long.
 QUIET_S: Final = 60.0
 KINDS_MAX: Final = 1000
+#: So many dead letters are named in a record at most.
+TOGETHER_MAX: Final = 100
 
 
 def failed(name: str, error: BaseException) -> ConsumerFailed:
@@ -74,29 +76,42 @@ def _kind_of(why: str, error: BaseException | None) -> object:
 
 
 def log_sent_back(group: str, failures: list[Failure], dead: dict[int, bool]) -> None:
-    """What has become of failed messages, by offset: dead letters loudly."""
+    """What has become of failed messages, by offset: dead letters loudly.
+
+    Those that share topic, queue and reason are one record: a thousand cost little more than one.
+    """
+    lost: dict[tuple[str, int, int, str], list[tuple[str, int]]] = {}
     for failure in failures:
         if dead[failure.offset]:
-            _log_dead(group, failure)
+            topic, name, attempts = _details(failure)
+            kind = (topic, failure.window.queue.queue_id, attempts, failure.why)
+            lost.setdefault(kind, []).append((name, failure.offset))
         else:
             what = (failure.window.queue, failure.offset, "to be tried again", failure.why)
             log.info("%s %d: %s: %s", *what)
+    for kind, messages in lost.items():
+        for start in range(0, len(messages), TOGETHER_MAX):
+            _log_dead(group, kind, messages[start : start + TOGETHER_MAX])
 
 
-def _log_dead(group: str, failure: Failure) -> None:
-    queue, run = failure.window.queue, failure.chunk.run
-    rows = range(run.first, len(run.offsets))
-    row = next((row for row in rows if run.offsets[row] == failure.offset), -1)
-    topic, name, attempts = queue.topic, f"message {failure.offset}", failure.attempt
+def _details(failure: Failure) -> tuple[str, str, int]:
+    """Topic, name and deliveries of a failed message."""
+    run = failure.chunk.run
     try:
-        message = run.batch[row]
-        topic, name = message.topic, f"message {message.message_id}"
-        attempts = attempts or message.delivery_attempt
+        message = run.batch[run.offsets.index(failure.offset, run.first)]
     except Corrupt:  # which is why
-        pass
+        return failure.window.queue.topic, str(failure.offset), failure.attempt
+    attempts = failure.attempt or message.delivery_attempt
+    return message.topic, message.message_id, attempts
+
+
+def _log_dead(group: str, kind: tuple[str, int, int, str], messages: list[tuple[str, int]]) -> None:
+    topic, queue_id, attempts, why = kind
+    (name, offset), *others = messages
+    more = ", ".join(f"{name} at {offset}" for name, offset in others)
     listening.error(
-        "dead letter: %s of topic %s, which group %s got at queue %d, offset %d, is in %s after"
-        " %d attempts: %s",
-        name, topic, group, queue.queue_id, failure.offset, DLQ_PREFIX + group, attempts,
-        failure.why,
+        "dead letter: message %s of topic %s, which group %s got at queue %d, offset %d, is in %s"
+        " after %d attempts: %s%s",
+        name, topic, group, queue_id, offset, DLQ_PREFIX + group, attempts, why,
+        f"; so are {len(others)} more, with their offsets: {more}" if others else "",
     )  # fmt: skip

@@ -49,20 +49,24 @@ class Watch:
             self._handoff.relieve()
 
     def _report_stuck(self, chunk: Chunk, row: int, seconds: float) -> None:
-        """A message takes longer than consume_timeout: another member is to try it (RD-43)."""
+        """A message takes longer than consume_timeout: another member is to try it (RD-43).
+
+        Whether it is or not (ordered), it does not hold up what has nothing to do with it.
+        """
         run, handoff = chunk.run, self._handoff
         if chunk.stuck == row:
             return
         chunk.stuck = row
         why = f"the listener has not ended for {seconds:.1f} s (consume_timeout)"
         log.error("message %d of %s: %s", run.offsets[row], run.window.queue, why)
-        if not self._limits.send_back:
-            return
+        send_back = self._limits.send_back
         with handoff.lock:
             handoff.collect(chunk)
-            if chunk not in handoff.running or row in chunk.failed or row < chunk.settled:
+            if chunk not in handoff.running or row in chunk.failed or row < chunk.current:
                 return
-            chunk.failed.append(row)
-            handoff.note(
-                Failure(run.window, run.low(row), run.offsets[row], LADDER, why, chunk, False)
-            )
+            if send_back:
+                chunk.failed.append(row)
+                handoff.note(
+                    Failure(run.window, run.low(row), run.offsets[row], LADDER, why, chunk, False)
+                )
+            handoff.pass_over(chunk, sent_back=send_back)

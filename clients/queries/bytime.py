@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from heapq import merge
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gantrymq.clients.logfiles import LogFiles
 from gantrymq.clients.queries.inner import offset_in_batches, units
-from gantrymq.shm.errors import Rejected
+from gantrymq.shm.storereader import Unit
 
 if TYPE_CHECKING:
     from gantrymq.clients.message import MessageQueue
@@ -129,37 +130,37 @@ class TopicSearch:
             self._files = LogFiles(view.storage.root, view)
         queues = map(self._of_queue, spans)
         listed = merge(*queues, self._of_batches(topic), reverse=True)
-        self._positions = (position for position, _same in groupby(listed))
+        self._units = (next(same) for _position, same in groupby(listed, attrgetter("position")))
 
     def __iter__(self) -> Iterator[Record]:
         return self
 
     def __next__(self) -> Record:
         """The next older record. Raises Corrupt."""
-        for position in self._positions:
-            try:
-                record = self._reader.record(position)
-            except (Rejected, FileNotFoundError):
+        for unit in self._units:
+            record = self._reader.of_unit(unit)
+            if record is None:
                 continue  # expired
             if self._wanted.has_time(record.store_timestamp) and self._wanted.matches(record):
                 return record
         raise StopIteration
 
-    def _of_queue(self, span: Span) -> Iterator[int]:
-        """Log positions of a queue's messages that may be wanted, falling."""
+    def _of_queue(self, span: Span) -> Iterator[Unit]:
+        """Units of a queue's messages that may be wanted, falling."""
         files, queue, wanted = self._files, span.queue, self._wanted
         low = offset_at(files, queue, span.first, span.end, wanted.begin_ms)
         last = offset_at(files, queue, span.first, span.end, wanted.end_ms, Boundary.UPPER)
         end = first_at(files, queue, low, min(last + 1, span.end), wanted.before)
         while low < end:
             start = max(low, end - _LISTED)
-            yield from reversed(files.positions(queue, start, end).tolist())
+            names = queue.topic, queue.queue_id
+            yield from reversed(self._reader.units(*names, start, end, self._view.cq_bytes))
             end = start
 
-    def _of_batches(self, topic: str) -> Iterator[int]:
+    def _of_batches(self, topic: str) -> Iterator[Unit]:
         """The same of its queues of type BatchCQ."""
         for unit in units(self._view.storage, [topic]):
             if unit.position < self._view.low:
                 return
             if unit.position < self._wanted.before and self._wanted.has_time(unit.store_ms):
-                yield unit.position
+                yield Unit(unit.position, unit.size, unit.first)

@@ -17,10 +17,9 @@ from gantrymq.clients.queries.inner import units
 from gantrymq.clients.queries.view import NO_END, StoreView, read_ahead
 from gantrymq.shm import layout
 from gantrymq.shm.codes import Stop
-from gantrymq.shm.errors import Rejected
+from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.indexreader import EVER_MS, Entry, FileUnfit, IndexFile, IndexReader
-from gantrymq.shm.lognames import DIRECTORY as LOG
-from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.lognames import bases_of, segment_name
 
 if TYPE_CHECKING:
     from gantrymq.shm.record import Record
@@ -92,9 +91,8 @@ class Search:
             if position >= self._last:
                 continue  # a key twice in one message
             self._last = position
-            try:
-                record = self._reader.record(position)
-            except (Rejected, FileNotFoundError):
+            record = self._reader.named(position)
+            if record is None:
                 continue  # expired
             if self._wanted.has_time(record.store_timestamp):
                 if self._wanted.matches(record):
@@ -196,25 +194,30 @@ class Search:
         """Candidates of [start, stop), segment by segment, the newest first."""
         if start >= stop:
             return
-        bases = [int(name) for name in self._view.storage.list(LOG) if name.isdecimal()]
+        bases = bases_of(self._view.storage)
         while bases:
             base = bases.pop()
             span = max(start, base), min(stop, base + self._view.segment_bytes)
             if span[0] >= span[1]:
                 continue
-            first_ms = self._first_ms(base) if self._wanted.is_timed else 0
-            if first_ms > self._wanted.end_ms and self._rises_to(span[1] - 1):
+            first_ms = self._first_ms(base) if self._wanted.is_timed else None
+            if (
+                first_ms is not None
+                and first_ms > self._wanted.end_ms
+                and self._rises_to(span[1] - 1)
+            ):
                 continue
             yield from self._scan(base, span)
-            if first_ms < self._wanted.begin_ms and self._rises_to(base):
+            if first_ms is not None and first_ms < self._wanted.begin_ms and self._rises_to(base):
                 return  # all below is older
 
-    def _first_ms(self, base: int) -> int:
-        """When a segment's first record was stored; 0 if there is none."""
+    def _first_ms(self, base: int) -> int | None:
+        """When a segment's first record was stored; None if it is gone, or nobody can say."""
         try:
-            return self._reader.record(base).store_timestamp
-        except (Rejected, FileNotFoundError):
-            return 0
+            record = self._reader.named(base)
+        except Corrupt:
+            return None
+        return None if record is None else record.store_timestamp
 
     def _scan(self, base: int, span: tuple[int, int]) -> Iterator[int]:
         if self._left_bytes <= 0:

@@ -29,6 +29,7 @@ from gantrymq.shm.indexnote import (
     read_note,
 )
 from gantrymq.shm.lognames import DIRECTORY as LOG
+from gantrymq.shm.lognames import bases_of, segment_name
 from gantrymq.shm.ownfiles import open_file
 from gantrymq.shm.queuenames import DIRECTORY as _QUEUES
 from gantrymq.shm.queuenames import MEMBERS, queue_directory, root_of
@@ -250,9 +251,9 @@ class StoppedStore:
 
     def __init__(self, storage: Storage, shape: Shape) -> None:
         self.storage = storage
-        segments = [name for name in storage.list(LOG) if name.isdecimal()]
-        self.low = int(segments[0]) if segments else 0
-        self.segment_bytes = storage.size_of(f"{LOG}/{segments[0]}") if segments else 0
+        bases = bases_of(storage)
+        self.low = bases[0] if bases else 0
+        self.segment_bytes = storage.size_of(segment_name(self.low)) if bases else 0
         self.doubt = ""
         known = read_note(storage)
         if known is not None:

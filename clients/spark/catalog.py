@@ -11,6 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.jsontext import parse_object
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -32,6 +35,15 @@ def with_options(columns: list[str], options: Mapping[str, str]) -> str:
 
 
 def options_in(schema: StructType) -> dict[str, str]:
-    """What a table's schema says; empty for any other."""
+    """What a table's schema says; empty for any other. Raises SettingIllegal."""
     comment = str(schema.fields[0].metadata.get("comment", "")) if schema.fields else ""
-    return dict(json.loads(comment.removeprefix(_SIGN))) if comment.startswith(_SIGN) else {}
+    if not comment.startswith(_SIGN):
+        return {}
+    try:
+        found = parse_object(comment.removeprefix(_SIGN))
+        if not all(isinstance(value, str) for value in found.values()):
+            raise ValueError("an option is no text")
+    except ValueError as error:
+        text = f"the comment of the table's first column does not say its options: {error}"
+        raise SettingIllegal(text) from None
+    return found

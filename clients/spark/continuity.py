@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import zlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from gantrymq.shm.errors import Incompatible
 from gantrymq.shm.lineage import lineage_of
-from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.lognames import bases_of, segment_name
 from gantrymq.shm.storage import PosixStorage
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def require_same(found: Survey, known: Proof, position: int, owner: str, remedy:
         )  # fmt: skip
     if known.says_nothing:
         if position:
-            _log.warning(f"{owner} does not say of which store it is: it is taken for {here}")
+            _tell_taken(owner, here)
         return
     crc = _crc(storage, known.record, known.size) if known.record != _NONE else None
     if crc is not None and crc != known.crc:
@@ -91,12 +92,17 @@ def require_same(found: Survey, known: Proof, position: int, owner: str, remedy:
         )  # fmt: skip
 
 
+@lru_cache  # a job asks with each step
+def _tell_taken(owner: str, here: str) -> None:
+    _log.warning(f"{owner} does not say of which store it is: it is taken for {here}")
+
+
 def _crc(storage: PosixStorage, at: int, size: int) -> int | None:
     """Checksum of bytes of one segment as they are now; None if they are not there any more.
 
     A log that ends before them has others.
     """
-    bases = [int(name) for name in storage.list(DIRECTORY) if name.isdecimal()]
+    bases = bases_of(storage)
     base = max((base for base in bases if base <= at), default=None)
     if base is None:
         return None

@@ -65,6 +65,9 @@ class BodyDecoder:
             except UnicodeDecodeError as error:
                 values.append(None)
                 errors[row] = f"no UTF-8: {error.reason} at byte {error.start}"
+            except RecursionError:
+                values.append(None)
+                errors[row] = "values are nested too deeply"
         typed = self._typed(values, errors)
         reasons = [errors.get(row) for row in range(len(values))] if errors else None
         column = pa.array(reasons, pa.string()) if reasons else pa.nulls(len(values), pa.string())

@@ -14,6 +14,7 @@ from gantrymq.clients.spark.continuity import Proof, proof_at, require_same
 from gantrymq.clients.spark.options import ReadOptions
 from gantrymq.clients.spark.planning import SegmentRange, Survey, survey
 from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.valueranges import is_offset
 
 #: As Spark keeps it in its checkpoint: numbers and texts by name.
 Offset = dict[str, Any]
@@ -63,7 +64,7 @@ def parts_between(options: ReadOptions, start: Offset, end: Offset) -> list[Segm
     logged; Incompatible if an offset is of another log, or the log may not be read up to `end`.
     """
     found, first = _looked(options, start)
-    last = end["position"]
+    last = _position(end)
     require_same(found, _proof(end), last, _OWNER, _REMEDY)
     if last > found.high:
         raise Incompatible(
@@ -76,7 +77,7 @@ def parts_between(options: ReadOptions, start: Offset, end: Offset) -> list[Segm
 
 def _looked(options: ReadOptions, start: Offset) -> tuple[Survey, int]:
     """The log from an offset on, if it is of this log, and its position."""
-    position: int = start["position"]
+    position = _position(start)
     found = survey(options, position, durable_only=True)
     require_same(found, _proof(start), position, _OWNER, _REMEDY)
     return found, position
@@ -88,5 +89,17 @@ def _offset(found: Survey, position: int, before: Offset | None = None) -> Offse
 
 
 def _proof(offset: Offset) -> Proof:
-    """Offsets of an older version are a position and no more."""
-    return msgspec.convert({k: v for k, v in offset.items() if k != "position"}, Proof)
+    """Offsets of an older version are a position and no more. Raises Incompatible."""
+    try:
+        return msgspec.convert({k: v for k, v in offset.items() if k != "position"}, Proof)
+    except msgspec.ValidationError as error:
+        raise Incompatible(f"{_OWNER} has an offset that is none: {error}") from None
+
+
+def _position(offset: Offset) -> int:
+    """Raises Incompatible."""
+    position = offset.get("position")
+    if not is_offset(position):
+        raise Incompatible(f"{_OWNER} has an offset without a position")
+    assert isinstance(position, int), "it is one"
+    return position

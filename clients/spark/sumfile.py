@@ -8,6 +8,7 @@ import msgspec
 
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.jsonsum import sum_holds, with_sum
+from gantrymq.shm.packed import decode_json
 from gantrymq.shm.storage import read_file, replace_file
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def load(storage: Storage, name: str, kind: type[_Kind], remedy: str = "") -> _K
             f"{name} of {storage.root} is damaged: its checksum differs{remedy}", path=name
         )
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decode_json(msgspec.json.Decoder(kind), data)
     except msgspec.DecodeError as error:
         raise Corrupt(f"{name} of {storage.root} is damaged: {error}{remedy}", path=name) from None
 

@@ -11,12 +11,13 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
+from gantrymq.clients.ownthread import OwnThread
 from gantrymq.clients.session import NEVER_NS, now_ns
 from gantrymq.clients.stored_body import plain_body
 from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm import transactionwire
-from gantrymq.shm.errors import Closed, GantryError, Unavailable
+from gantrymq.shm.errors import Closed, GantryError, Incompatible, Unavailable
 from gantrymq.shm.messageid import format_host
 from gantrymq.shm.properties import java_int
 from gantrymq.shm.storage import PosixStorage
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 #: A checker that was replaced has forgotten who answers checks.
 _ENLIST_NS: Final = 1_000_000_000
 _REATTACH_S: Final = 0.05
+#: After an error that may stay, at first and at most.
+_PAUSE_S: Final = 1.0
+_PAUSE_MAX_S: Final = 60.0
 _JOIN_S: Final = 1.0
 log = logging.getLogger("gantrymq")
 
@@ -54,25 +58,40 @@ class CheckAnswers:
         self._link = CheckerLink(home)
         self._stop = threading.Event()
         self._pid = os.getpid()
+        self._told = ""
+        self._pause_s = _PAUSE_S
         self._reader: tuple[str, StoreReader] | None = None
-        self._thread = threading.Thread(
-            target=self._run, name="gantrymq-transaction-checker", daemon=True
+        lock = threading.RLock()
+        self._helper = OwnThread(
+            "gantrymq-transaction-checker", lock, lambda: not self._stop.is_set(), self._go_on
         )
-        self._thread.start()
+        with lock:
+            self._helper.begin()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._serve()
-            except (Unavailable, Closed):
-                self._link.lose()
-                self._stop.wait(_REATTACH_S)
-            except (GantryError, OSError, ValueError):
-                if self._stop.is_set():  # a session that was closed meanwhile
-                    return
-                log.warning("checks of transactions are not answered", exc_info=True)
-                self._link.lose()
-                self._stop.wait(1.0)
+    def _go_on(self) -> None:
+        """Serve, over restarts of the broker."""
+        try:
+            self._serve()
+        except (Unavailable, Closed):
+            self._link.lose()
+            self._stop.wait(_REATTACH_S)
+        except (GantryError, OSError, ValueError) as error:
+            if self._stop.is_set():  # a session that was closed meanwhile
+                return
+            self._tell(error)
+            self._link.lose()
+            self._stop.wait(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+
+    def _tell(self, error: Exception) -> None:
+        """Once, until checks are answered again: it may stay so, as in another store."""
+        if self._told == (told := f"{type(error).__name__}: {error}"):
+            return
+        self._told = told
+        if isinstance(error, Incompatible):  # as the producer's own calls say it
+            log.error("checks of transactions are not answered: %s", error)
+        else:
+            log.warning("checks of transactions are not answered", exc_info=error)
 
     def _serve(self) -> None:
         link = self._link
@@ -84,6 +103,7 @@ class CheckAnswers:
                 if self._stop.is_set():
                     return
                 self._answer(link.checks.pop(0))
+            self._told, self._pause_s = "", _PAUSE_S
 
     def _answer(self, check: Check) -> None:
         link = self._link
@@ -110,7 +130,7 @@ class CheckAnswers:
             return None
         try:
             said: object = self._checker(message)
-        except Exception:
+        except BaseException:  # SystemExit, too, says nothing about the transaction
             log.warning(
                 "transaction_checker failed for message %s: asked again later",
                 message.message_id, exc_info=True,
@@ -135,8 +155,8 @@ class CheckAnswers:
         """No more checks; one that is being answered goes on for a second at most."""
         self._stop.set()
         self._link.close()
-        if self._pid == os.getpid() and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_S)
+        if self._pid == os.getpid():
+            self._helper.join(_JOIN_S)
 
 
 def half_message(half: Record) -> ReceivedMessage:

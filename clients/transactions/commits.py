@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.clients.ownthread import OwnThread
 from gantrymq.clients.receipts import Pending, ReceiptFuture
 from gantrymq.clients.session import now_ns, pause, seconds_until
 from gantrymq.shm import limits, transactionwire
@@ -94,7 +95,7 @@ class Commits:
         self._session: Session | None = None  # that requests are put into
         self._ending: list[CommitFuture] = []  # in a thread each
         self._watched: list[CommitFuture] = []
-        self._watcher: threading.Thread | None = None
+        self._watcher = OwnThread("gantrymq-commits", self._lock, self._are_watched, self._watch)
 
     def begin(self, transaction: Transaction) -> CommitFuture:
         """Commit once the halves are there."""
@@ -286,29 +287,21 @@ class Commits:
         assert isinstance(future, CommitFuture), "others have another owner"
         self._owner.require_open()
         with self._lock:
+            self._watcher.begin()
             self._watched.append(future)
-            if self._watcher is None:
-                self._watcher = threading.Thread(
-                    target=self._watch, name="gantrymq-commits", daemon=True
-                )
-                self._watcher.start()
         for row in _missing(future):
             row.add_done_callback(lambda _row: self.look(future))
 
+    def _are_watched(self) -> bool:
+        """Whether there are futures that nobody waits for."""
+        self._watched = [future for future in self._watched if not future.is_decided]
+        return bool(self._watched)
+
     def _watch(self) -> None:
-        """Take answers as long as there are futures that nobody waits for."""
-        while True:
-            with self._lock:
-                self._watched = [future for future in self._watched if not future.is_decided]
-                if not self._watched:
-                    self._watcher = None
-                    return
-            try:
-                self._guarded(self._watch_once)
-            except GantryError as error:
-                self._fail_watched(error)
-            except BaseException:
-                log.exception("a callback of a commit's future has raised")
+        try:
+            self._guarded(self._watch_once)
+        except GantryError as error:
+            self._fail_watched(error)
 
     def _watch_once(self) -> None:
         self.look()

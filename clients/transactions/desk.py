@@ -107,11 +107,25 @@ class Transactions:
         if self._answers is not None:
             self._answers.close()
         try:
-            for future in self._commits.pending():
-                future.exception(_CLOSE_S)
+            self._await_commits()
             self._roll_back_open()
         finally:
             self._link.close()
+
+    def _await_commits(self) -> None:
+        """Those on their way: behind the first that has no answer in time none is waited for."""
+        patience_s = _CLOSE_S
+        for future in self._commits.pending():
+            try:
+                future.exception(patience_s)
+            except GantryError as error:
+                patience_s, transaction = 0.0, future._transaction
+                self.open.pop(transaction.transaction_id, None)  # it is not to be rolled back
+                log.warning(
+                    "the producer is closed with the commit of %r on its way: it may be committed,"
+                    " else checks will ask for it (%s)",
+                    transaction, error,
+                )  # fmt: skip
 
     def _roll_back_open(self) -> None:
         deadline_ns = deadline_after(min(self._timeout, _CLOSE_S))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import typer
 
 from gantrymq.cli.options import JsonOption, print_json
 from gantrymq.shm.errors import Rejected
+from gantrymq.shm.jsontext import parse_json
 
 HELP = """Measure the figures of the README on this machine. Needs a checkout of the project.
 
@@ -62,5 +62,5 @@ def bench(
         # With --json the table is for the eye only.
         done = subprocess.run(command, cwd=root, check=False, stdout=2 if as_json else None)
         if figures.exists():
-            print_json(json.loads(figures.read_text(encoding="utf-8")))
+            print_json(parse_json(figures.read_text(encoding="utf-8")))
     raise typer.Exit(done.returncode)

@@ -21,7 +21,6 @@ from gantrymq.shm.storeplace import require_outside_stores
 from gantrymq.workers.groups.deadletternote import (
     add,
     count_from,
-    give_to_owner,
     locked,
     write_note,
 )
@@ -117,7 +116,6 @@ class _Resend:
             add(self._dead.note.of(self._group, queue_id).resent, [(offset, offset + 1)])
         if letters:
             write_note(self._dead.storage, self._dead.note)
-            give_to_owner(self._dead.store)
 
     def tell(self, *, dry_run: bool, as_json: bool) -> int:
         """Print the counts; the exit code."""
@@ -202,7 +200,6 @@ def purge(group: str, wanted: Wanted, *, home: Path | None, dry_run: bool, as_js
             for queue_id, ranges in chosen.items():
                 add(dead.note.of(group, queue_id).purged, ranges)
             write_note(dead.storage, dead.note)
-            give_to_owner(dead.store)
     if as_json:
         print_json({"group": group, "dry_run": dry_run, "purged": count})
         return

@@ -10,9 +10,9 @@ from gantrymq.cli.group_show import find_group
 from gantrymq.cli.records import message_of
 from gantrymq.clients.home import store_of
 from gantrymq.clients.message import as_sent
+from gantrymq.clients.ownersstorage import OwnersStorage
 from gantrymq.shm.errors import Rejected
 from gantrymq.shm.properties import DLQ_PREFIX, LOST_TAG
-from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.storereader import StoreReader
 from gantrymq.workers.groups.deadletternote import DeadLetterNote, Marks, holds, read_note
 
@@ -118,7 +118,7 @@ class DeadLetters:
         self.home = home
         self.board: Board = running_board(home)
         self.store = store_of(home)
-        self.storage = PosixStorage(str(self.store))
+        self.storage = OwnersStorage(str(self.store))
         self._reader = StoreReader(self.storage)
         self.note: DeadLetterNote = read_note(self.storage)
 
@@ -185,9 +185,8 @@ class DeadLetters:
                 continue
             shown_to = min([first for first, _end in marks.purged if first > at], default=high)
             end = min(high, shown_to, at + _AT_ONCE)
-            for position in self._reader.units(topic, queue_id, at, end, self.board.cq_bytes):
-                try:
-                    yield self._reader.record(position)
-                except Rejected:
-                    continue  # its segment has just expired
+            for unit in self._reader.units(topic, queue_id, at, end, self.board.cq_bytes):
+                record = self._reader.of_unit(unit)
+                if record is not None:  # else its segment has just expired
+                    yield record
             at = end

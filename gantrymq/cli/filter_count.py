@@ -9,7 +9,7 @@ from gantrymq.clients.home import store_of
 from gantrymq.shm.errors import TopicNotFound
 from gantrymq.shm.properties import parse_properties
 from gantrymq.shm.storage import PosixStorage
-from gantrymq.shm.storereader import StoreReader
+from gantrymq.shm.storereader import StoreReader, Unit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,15 +27,13 @@ def count_passing(chosen: SqlFilter, home: Path, topic: str, last: int) -> dict[
     if not wanted:
         raise TopicNotFound(f"there is no topic {topic}: `gantrymq topic list` shows all")
     reader = StoreReader(PosixStorage(str(store_of(home))))
-    places: list[int] = []
+    units: list[Unit] = []
     for queue_id in range(wanted[0].queue_count):
         queue = board.queue(wanted[0].queue_base + queue_id)
         end = queue["max_offset"]
         start = max(queue["min_offset"], end - last)
-        places += reader.units(topic, queue_id, start, end, board.cq_bytes)
-    newest = sorted(places)[-last:]
-    passed = sum(
-        chosen.matches(parse_properties(reader.record(place).properties)) is True
-        for place in newest
-    )
+        units += reader.units(topic, queue_id, start, end, board.cq_bytes)
+    found = (reader.of_unit(unit) for unit in sorted(units)[-last:])
+    newest = [record for record in found if record is not None]  # else it has just expired
+    passed = sum(chosen.matches(parse_properties(record.properties)) is True for record in newest)
     return {"topic": topic, "examined": len(newest), "passed": passed}

@@ -101,9 +101,10 @@ def _oldest_ms(board: Board, home: Path, row: dict[str, Any]) -> int | None:
     reader = StoreReader(PosixStorage(str(store_of(home))))
     queue = row["topic"], row["queue"]
     try:
-        places = reader.units(*queue, offset, offset + 1, board.cq_bytes)
-        stored_ms = reader.record(places[0]).store_timestamp if places else None
-    except (GantryError, OSError):  # retention was quicker
+        units = reader.units(*queue, offset, offset + 1, board.cq_bytes)
+        record = reader.of_unit(units[0]) if units else None
+        stored_ms = None if record is None else record.store_timestamp
+    except (GantryError, OSError):  # retention was quicker, or nobody can say
         stored_ms = None
     return None if stored_ms is None else max(0, time.time_ns() // 1_000_000 - stored_ms)
 

@@ -19,6 +19,7 @@ from gantrymq.cli.leave import complain, drop_output
 from gantrymq.cli.options import Shared, grouped, home_of, print_json, print_text
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import GantryError, MessageIllegal
+from gantrymq.shm.jsontext import parse_json
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -180,7 +181,7 @@ def _messages(stream: BinaryIO, lines: str, shared: dict[str, Any]) -> Iterator[
 
 def _from_json(text: bytes, number: int, shared: dict[str, Any]) -> dict[str, Any]:
     try:
-        given = json.loads(text)
+        given = parse_json(text)
         data = _body(given)
     except (ValueError, KeyError, TypeError) as error:
         raise MessageIllegal(

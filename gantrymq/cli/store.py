@@ -117,14 +117,15 @@ def inspect(
 @app.command(
     help="""Copy a store so that a broker can start on the copy; the broker may run meanwhile.
 
-DEST becomes a home of its own: the log up to what is durable, configuration, groups' offsets.
+DEST becomes a home of its own: the log up to what is durable, configuration, groups' offsets, what
+was deleted or purged.
 What is derived (`store rebuild --help` lists it) is left out: the first start on the copy makes it
 again. docs/operate.md tells how to restore.
 
 \b
 Example: gantrymq store backup ./mq-copy --home ./mq
-Exit codes: 0 done; 2 DEST exists, or there is nothing to copy; 70 the store failed; 74 an I/O
-error.
+Exit codes: 0 done; 2 DEST exists, there is nothing to copy, or a broker must be started first; 70
+the store failed; 74 an I/O error.
 """
 )
 def backup(

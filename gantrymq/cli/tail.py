@@ -14,13 +14,13 @@ from gantrymq.cli.completion import topic_names
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
 from gantrymq.cli.topic_show import find_topic
 from gantrymq.clients.home import store_of
-from gantrymq.shm.errors import BrokerGone, Rejected
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gantrymq.shm.board import Board, TopicSlot
     from gantrymq.shm.record import Record
+    from gantrymq.shm.storereader import Unit
 
 HELP = """Print the last messages of a topic, as no member of any group: nothing is committed.
 
@@ -56,8 +56,8 @@ def _records(
     home: Path, board: Board, topic: TopicSlot, wanted: tuple[int, bool]
 ) -> Iterator[Record]:
     """In the order of storing, as far as one look shows several."""
+    from gantrymq.clients.running import require_board
     from gantrymq.shm.storage import PosixStorage
-    from gantrymq.shm.storelock import is_held
     from gantrymq.shm.storereader import StoreReader
 
     reader = StoreReader(PosixStorage(str(store_of(home))))
@@ -65,25 +65,23 @@ def _records(
     slots = range(topic.queue_base, topic.queue_base + topic.queue_count)
     at = {slot: max(board.queue(slot)["max_offset"] - count, 0) for slot in slots}
     while True:
-        positions = []
+        units: list[Unit] = []
         for slot in slots:
             words = board.queue(slot)
             start = max(at[slot], words["min_offset"])
             end = min(words["max_offset"], start + _AT_ONCE)
             queue_id = slot - topic.queue_base
-            positions += reader.units(topic.name, queue_id, start, end, board.cq_bytes)
+            units += reader.units(topic.name, queue_id, start, end, board.cq_bytes)
             at[slot] = max(end, start)
-        for position in sorted(positions):
-            try:
-                yield reader.record(position)
-            except Rejected:
-                continue  # its segment has just expired
-        if positions:
+        for unit in sorted(units):
+            record = reader.of_unit(unit)
+            if record is not None:  # else its segment has just expired
+                yield record
+        if units:
             continue
         if not follow:
             return
-        if not is_held(store_of(home)):
-            raise BrokerGone(f"the broker at {home} has ended", home=str(home))
+        require_board(home, board)
         time.sleep(_LOOK_S)
 
 

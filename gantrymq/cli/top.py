@@ -13,7 +13,6 @@ import typer
 from gantrymq.cli.board import running_board
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
 from gantrymq.clients.home import store_of
-from gantrymq.shm.errors import BrokerGone
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,8 +63,8 @@ def top(
 def _looks(home: Path, interval: float) -> Iterator[dict[str, Any]]:
     """Rates over each interval, as long as this life of the broker goes on."""
     from gantrymq.brokerd.sample import rates, take
+    from gantrymq.clients.running import require_board
     from gantrymq.shm.storage import PosixStorage
-    from gantrymq.shm.storelock import is_held
     from gantrymq.workers.groups.ledgerreader import LedgerReader
     from gantrymq.workers.groups.offsetfile import offsets_of
 
@@ -74,8 +73,7 @@ def _looks(home: Path, interval: float) -> Iterator[dict[str, Any]]:
     before = take(board, offsets_of(ledger.refresh()), time.monotonic())
     while True:
         time.sleep(interval)
-        if not is_held(store_of(home)):
-            raise BrokerGone(f"the broker at {home} has ended", home=str(home))
+        require_board(home, board)
         now = take(board, offsets_of(ledger.refresh()), time.monotonic())
         yield rates(before, now)
         before = now

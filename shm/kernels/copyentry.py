@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gantrymq.shm import machine
-from gantrymq.shm.codes import EntryFlag, EntryKind
+from gantrymq.shm.codes import EntryFlag, EntryKind, Level
 from gantrymq.shm.jit import kernel
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.kernels.dispatch import find_topic
@@ -34,6 +34,7 @@ from gantrymq.shm.layout import (
     SYS_BORN_V6,
     SYS_STORE_V6,
     TOPIC_BYTES,
+    TOPIC_LEVEL,
     TOPIC_QUEUE_COUNT,
     TOPICS_AT,
 )
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 APPEND = int(EntryKind.APPEND)
 RECEIPT = int(EntryFlag.RECEIPT)
+DURABLE = int(EntryFlag.DURABLE)
+LEVEL_DURABLE = int(Level.DURABLE)
 
 
 @kernel()
@@ -67,6 +70,13 @@ def choose_queue(board: Bytes, topic: int, wanted: int) -> int:
     if count <= 0:
         return -1
     return wanted if 0 <= wanted < count else max(wanted, 0) % count
+
+
+@kernel()
+def is_durable(board: Bytes, topic: int) -> int:
+    """1 if a topic's messages are shown, and acknowledged, once they are on the disk."""
+    level = machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_LEVEL)
+    return 1 if level == LEVEL_DURABLE else 0
 
 
 @kernel()

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gantrymq.shm import atomics, machine
-from gantrymq.shm.codes import EntryFlag, EntryKind, Level, Stop
+from gantrymq.shm.codes import EntryFlag, EntryKind, Stop
 from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from gantrymq.shm.kernels import frames, halfform, message, ring
+from gantrymq.shm.kernels.copyentry import DURABLE, is_durable
 from gantrymq.shm.kernels.decide import (
     OP_FLAG,
     OP_FLAGS,
@@ -35,9 +36,6 @@ from gantrymq.shm.layout import (
     LANE_UP_TAIL,
     MESSAGE_BODY,
     MESSAGE_BYTES,
-    TOPIC_BYTES,
-    TOPIC_LEVEL,
-    TOPICS_AT,
 )
 
 if TYPE_CHECKING:
@@ -54,8 +52,6 @@ ROLL = int(Stop.ROLL)
 BACKPRESSURE = int(Stop.BACKPRESSURE)
 PAD = int(EntryKind.PAD)
 URGENT = int(EntryFlag.URGENT)
-DURABLE = int(EntryFlag.DURABLE)
-LEVEL_DURABLE = int(Level.DURABLE)
 
 #: The next message is none of these: the caller takes it.
 OTHER = -1
@@ -329,8 +325,7 @@ def _is_durable(board: Bytes, rows: Words, first: int, count: int) -> int:
     """1 if a topic of some rows asks for the disk."""
     for number in range(first, count):
         topic = rows[number * END_WORDS + halfform.TOPIC]  # below 0: a rollback needs none
-        at = TOPICS_AT + topic * TOPIC_BYTES + TOPIC_LEVEL
-        if topic >= 0 and machine.load32(board, at) == LEVEL_DURABLE:
+        if topic >= 0 and is_durable(board, topic):
             return 1
     return 0
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 DONE = int(Stop.DONE)
 LIMIT = int(Stop.LIMIT)
 ROLL = int(Stop.ROLL)
-INVALID = int(Stop.INVALID)
 
 # Words of `form`.
 BASE = 0  # log position of the segment's first byte
@@ -50,13 +49,19 @@ BITMAP_BYTES = 3
 USED = 4  # out: bytes of `out`
 INDEX = 5  # match_units: the next unit of the view; moved on
 END_INDEX = 6
-END_POSITION = 7  # units of records from this log position on have the filter's bits
+END_POSITION = 7  # units of records from this log position to LOG_END have the filter's bits
 FOUND = 8  # out
 WORK_MAX = 9  # bounds the programs' work; 0: no bound
 ROW_AT = 10  # scratch: a parsed record, and a program's
 SCRATCH_AT = ROW_AT + scan.ROW_WORDS
 SPENT = SCRATCH_AT + sql92.SPENT  # that work; match_units: moved on
-FORM_WORDS = SCRATCH_AT + sql92.SCRATCH_WORDS
+# match_units: log positions [from, end) that one side wrote, the checks of its records; where the
+# log ends.
+STRETCH_FROM = SCRATCH_AT + sql92.SCRATCH_WORDS
+STRETCH_END = STRETCH_FROM + 1
+CHECKS = STRETCH_FROM + 2
+LOG_END = STRETCH_FROM + 3
+FORM_WORDS = STRETCH_FROM + 4
 
 # A piece: bytes [from, to) of `out` go into a queue's extensions at an address.
 PIECE_QUEUE, PIECE_ADDRESS, PIECE_FROM, PIECE_TO = range(4)
@@ -96,14 +101,19 @@ def _set_bits(out: Bytes, at: int, bits: Words) -> None:
 
 
 @kernel()
-def _write_unit(log: Bytes, form: Words, filters: int, units: Bytes, at: int, out: Bytes) -> None:
-    """One extension at `out[USED]`, of the unit at `at`; the record is in the row."""
+def _write_unit(
+    log: Bytes, form: Words, filters: int, units: Bytes, at: int, out: Bytes, sound: bool
+) -> None:  # fmt: skip
+    """One extension at `out[USED]`, of the unit at `at`; the record is in the row, if it is sound.
+
+    Else each filter has its bits: who reads the record is told that it is damaged.
+    """
     place = form[USED]
     row = machine.shift(form, ROW_AT)
     bitmap = form[BITMAP_BYTES]
     machine.store_be16(out, place, CQ_EXT_UNIT_BYTES + bitmap)
     machine.store_be64(out, place + CQ_EXT_TAGS, machine.load_be64(units, at + CQ_TAGS))
-    machine.store_be64(out, place + CQ_EXT_STORE_MS, row[scan.STORE_MS])
+    machine.store_be64(out, place + CQ_EXT_STORE_MS, row[scan.STORE_MS] if sound else 0)
     machine.store_be16(out, place + CQ_EXT_BITMAP_BYTES, bitmap)
     place += CQ_EXT_BITMAP
     form[USED] = place + bitmap
@@ -115,7 +125,9 @@ def _write_unit(log: Bytes, form: Words, filters: int, units: Bytes, at: int, ou
     limit = bound_of(form[WORK_MAX])
     for number in range(listed[0]):
         entry = 1 + number * LIST_WORDS
-        if _is_true(log, form, listed[entry + LIST_PROGRAM], listed[entry + LIST_POOL], limit):
+        if not sound or _is_true(
+            log, form, listed[entry + LIST_PROGRAM], listed[entry + LIST_POOL], limit
+        ):
             _set_bits(out, place, machine.words_at(listed[entry + LIST_BITS]))
 
 
@@ -145,7 +157,7 @@ def _extend_queue(
     for _ in range(touch[TOUCH_COUNT]):
         position = machine.load_be64(units, at + CQ_POSITION)
         limit = position - form[BASE] + machine.load_be32(units, at + CQ_SIZE)
-        scan.parse_record(log, position - form[BASE], limit, position, 0, row)
+        sound = scan.parse_record(log, position - form[BASE], limit, position, 0, row) == DONE
         left = form[FILE_BYTES] - address % form[FILE_BYTES]
         if size > left - _END_BYTES:
             machine.store_be16(out, form[USED], _END_MARK)
@@ -154,7 +166,7 @@ def _extend_queue(
             start = form[USED]
             address += left
             begun = address
-        _write_unit(log, form, filters, units, at, out)
+        _write_unit(log, form, filters, units, at, out, sound)
         machine.store_be64(units, at + CQ_TAGS, address + CQ_EXT_ADDRESS_BASE)
         address += size
         at += CQ_UNIT_BYTES
@@ -190,27 +202,37 @@ def extend_units(
 
 
 @kernel()
+def _is_sound(log: Bytes, limit: int, form: Words, position: int, size: int) -> bool:
+    """Whether a record of that size is at a log position; it is in the row then."""
+    row = machine.shift(form, ROW_AT)
+    at = position - form[BASE]
+    done = scan.parse_record(log, at, limit, position, form[CHECKS], row)
+    return done == DONE and row[scan.SIZE] == size
+
+
+@kernel()
 def _match(
     units: Bytes, log: Bytes, limit: int, form: Words, filters: int, found: Words, room: int
 ) -> int:
     listed = machine.words_at(filters)
-    row = machine.shift(form, ROW_AT)
     work_max = bound_of(form[WORK_MAX])
     while form[INDEX] < form[END_INDEX]:
         at = form[INDEX] * CQ_UNIT_BYTES
         position = machine.load_be64(units, at + CQ_POSITION)
-        if position >= form[END_POSITION]:
-            form[INDEX] = form[END_INDEX]
-            return DONE
         code = machine.load_be64(units, at + CQ_TAGS)
-        if code <= CQ_EXT_ADDRESS_MAX:
+        has_bits = form[END_POSITION] <= position < form[LOG_END]
+        if code <= CQ_EXT_ADDRESS_MAX and not has_bits:
             place = position - form[BASE]
-            if place < 0 or place >= limit:
+            outside = position < form[STRETCH_FROM] or position >= form[STRETCH_END]
+            if place < 0 or place >= limit or outside:
                 return ROLL
-            if scan.parse_record(log, place, limit, position, 0, row) != DONE:
-                return INVALID
             most = form[SPENT] + work_max
-            if _is_true(log, form, listed[1 + LIST_PROGRAM], listed[1 + LIST_POOL], most):
+            damaged = not _is_sound(
+                log, limit, form, position, machine.load_be32(units, at + CQ_SIZE)
+            )
+            if damaged or _is_true(
+                log, form, listed[1 + LIST_PROGRAM], listed[1 + LIST_POOL], most
+            ):
                 found[form[FOUND]] = code & CQ_EXT_ADDRESS_MASK
                 form[FOUND] += 1
         form[INDEX] += 1
@@ -223,9 +245,10 @@ def _match(
 def match_units(units: Bytes, log: Bytes, form: Words, filters: int, found: Words) -> int:
     """Addresses of extensions whose records the one filter of a list may be TRUE of.
 
-    From unit form[INDEX] of a ConsumeQueue file's view on. Returns DONE, LIMIT (`found` is full, or
-    form[SPENT] has come to WORK_MAX; a record that alone takes as much may be TRUE), ROLL (the
-    record of unit form[INDEX] is in another segment) or INVALID.
+    Damaged ones as well: they are for their consumers to meet. From unit form[INDEX] of a
+    ConsumeQueue file's view on. Returns DONE, LIMIT (`found` is full, or form[SPENT] has come to
+    WORK_MAX; a record that alone takes as much may be TRUE) or ROLL (the record of unit form[INDEX]
+    is in another segment or stretch).
     """
     raw_form = machine.raw(form)
     raw_form[FOUND] = 0

@@ -36,7 +36,6 @@ from gantrymq.shm.kernels.fastput import (
     BATCH_URGENT_METHOD,
     BELL,
     BYTES_CLASS,
-    CLOCK_REALTIME_COARSE,
     DURABLE,
     DURABLE_LEVEL,
     ENABLED,
@@ -59,7 +58,7 @@ from gantrymq.shm.kernels.fastput import (
     PAGE,
     PAGE_LAST,
     RECEIPT,
-    TIME,
+    URGENT,
 )
 from gantrymq.shm.kernels.ring import FULL, SEND, publish_entries, reserve
 from gantrymq.shm.layout import (
@@ -78,7 +77,6 @@ if TYPE_CHECKING:
     Words = NDArray[np.int64]
 
 BATCH = int(EntryFlag.BATCH)
-URGENT = int(EntryFlag.URGENT)
 #: A queue id of -1, the next in turn, as the upper half of a word.
 _ANY_QUEUE = -(1 << 32)
 
@@ -87,8 +85,8 @@ if not JIT_OFF:
         address_of,
         cached_route,
         call_object,
-        clock,
         number_object,
+        put_time,
         release,
         retain,
         set_attribute,
@@ -206,11 +204,13 @@ if not JIT_OFF:
         if state[ASKED] == NOT_ASKED:
             state[ASKED] = state[slot + 3]
         flags |= DURABLE if state[ASKED] == 1 else 0
-        clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
+        now = put_time(state, base, flags)
+        if not now:
+            return 0
         found = machine.words_at(base + 8 * FOUND)
         found[0] = tag
         found[1] = state[slot + 2]
-        found[2] = state[TIME] * 1000 + state[TIME + 1] // 1_000_000
+        found[2] = now
         found[3] = topic
         seq = _fill(state, items, (topic, is_body, flags), found)
         if seq > 0 and machine.words_at(state[LANE])[frames.RING]:

@@ -32,6 +32,7 @@ LANE: Final = 1  # address of the lane's words
 FORM: Final = 2  # address of FORM_WORDS, an entry's form
 BELL: Final = 3  # descriptor of the writer's bell
 ENABLED: Final = 4  # 0: always take the Python way
+LOOKED: Final = 6  # when Python has looked last whether the broker is there, as `put_time`
 ONEWAY_METHOD: Final = 5  # address of the Python method for everything else
 URGENT_METHOD: Final = 14
 PAGE: Final = 15  # address of the page that receipts of the next seqs refer to
@@ -59,6 +60,7 @@ TIME: Final = 12  # two words: seconds and nanoseconds
 MESSAGE: Final = 39  # address of the class of messages
 NO_KEYS: Final = 40  # addresses of what stands there in a message that has none
 NO_PROPERTIES: Final = 41
+CHANGES_AT: Final = 31  # address of the board's count of changes of topics
 AT_CLASS: Final = 32  # which word of a message is the address of its class, topic, ...
 AT_TOPIC: Final = 33
 AT_BODY: Final = 34
@@ -76,6 +78,7 @@ BATCH_URGENT_METHOD: Final = 48
 FUTURE_OF_BATCH: Final = 49  # address of the class of batches' futures
 NAME_COUNT: Final = 50
 FOUND: Final = 51  # of the batch in hand: last tag, its route, born time, topic
+CHANGES: Final = 55  # what it was when routes were learned: their levels hold so long
 PART_NAMES: Final = (
     56  # addresses of the interned texts "delivery_timestamp", "delay", "delay_level"
 )
@@ -101,6 +104,7 @@ RECEIPT = int(EntryFlag.RECEIPT)
 SYNC = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
 SYNC_DURABLE = int(EntryFlag.RECEIPT | EntryFlag.URGENT | EntryFlag.DURABLE)
 DURABLE = int(EntryFlag.DURABLE)
+URGENT = int(EntryFlag.URGENT)
 NOT_ASKED: Final = -1
 LEVEL = int(ParkMode.LEVEL)
 AT = int(ParkMode.AT)
@@ -108,6 +112,9 @@ AFTER = int(ParkMode.AFTER)
 HALF = int(ParkMode.HALF)
 #: Born times are as fine as the kernel tick (1 to 10 ms); the fine clock costs as much as the rest.
 CLOCK_REALTIME_COARSE = 5
+#: Who sends without waiting goes the Python way so often: a broker that has died says nothing, and
+#: its ring takes entries on.
+LOOK_MS: Final = 100
 
 
 @kernel()
@@ -193,6 +200,8 @@ if not JIT_OFF:
         state[MODE] = 0
         if not state[ENABLED] or count < 1:
             return -1
+        if machine.load32(machine.bytes_at(state[CHANGES_AT]), 0) != state[CHANGES]:
+            return -1  # a topic may have been made again, with another level
         tag = 0
         given = machine.words_at(arguments)
         for index in range(_names_size(names) if names else 0):
@@ -247,14 +256,28 @@ if not JIT_OFF:
         return receipt
 
     @kernel()
+    def put_time(state: Words, base: int, flags: int) -> int:
+        """Now, in milliseconds of the wall; 0 if Python is to look at the broker first.
+
+        Who waits for the receipt hears of the broker's end there.
+        """
+        clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
+        now: int = state[TIME] * 1000 + state[TIME + 1] // 1_000_000
+        if not flags & URGENT and not 0 <= now - state[LOOKED] < LOOK_MS:
+            return 0
+        return now
+
+    @kernel()
     def _put(state: Words, base: int, route: int, flags: int) -> int:
         """Put the body at DATA, later if MODE says so; its seq, or less than 0."""
-        clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
+        now = put_time(state, base, flags)
+        if not now:
+            return -1
         form = machine.words_at(state[FORM])
         form[0] = flags
         form[1] = route
         form[2] = -1
-        form[3] = state[TIME] * 1000 + state[TIME + 1] // 1_000_000
+        form[3] = now
         form[4] = 0
         form[5] = 0
         body = machine.bytes_at(state[DATA])

@@ -32,7 +32,7 @@ POSITION, OFFSET, STATE, SIZE, TOPIC = range(5)
 HALF_WORDS = 5
 
 # What was found of it.
-NEW, GOOD, PUT, DELAYED, NO_HALF, FOREIGN, NO_TOPIC, TOO_LARGE = range(8)
+NEW, GOOD, PUT, DELAYED, NO_HALF, FOREIGN, NO_TOPIC, TOO_LARGE, DAMAGED = range(9)
 
 # What is done with halves: nothing; their commit copies are put; these could be put.
 LOOK, PUTS, LOOK_TO_PUT = range(3)

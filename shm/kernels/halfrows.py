@@ -14,6 +14,7 @@ from gantrymq.shm.kernels.bytesearch import find_byte
 from gantrymq.shm.kernels.decimals import number_of
 from gantrymq.shm.kernels.halfform import (
     COMMIT,
+    DAMAGED,
     GOOD,
     ID_DIGITS,
     IMMUNITY,
@@ -26,7 +27,7 @@ from gantrymq.shm.kernels.halfform import (
     is_first,
     read_properties,
 )
-from gantrymq.shm.kernels.stretch import BASE, COUNT, NEXT
+from gantrymq.shm.kernels.stretch import COUNT, NEXT, is_shown, parse_shown
 from gantrymq.shm.layout import CQ_FILLER_SIZE, RECORD_BORN_MS, RECORD_FLAG
 
 if TYPE_CHECKING:
@@ -84,24 +85,35 @@ def _read_half(log: Bytes, form: Words, out: Words, at: int) -> None:
 def read_halves(log: Bytes, form: Words, units: Words, out: Words) -> int:
     """Halves of units (position and size each, from form[NEXT] to form[COUNT]) as rows of `out`.
 
-    A row's READ_STATE is GOOD or NO_HALF (nothing readable is there). Returns DONE or ROLL.
+    A row's READ_STATE is GOOD, DAMAGED, or NO_HALF (there never was one). Returns DONE or ROLL.
     """
     memory, words = machine.raw(log), machine.raw(form)
     while form[NEXT] < form[COUNT]:
         position = units[2 * form[NEXT]]
         size = units[2 * form[NEXT] + 1]
-        if position < form[BASE] or position >= form[BASE] + log.size:
+        if not is_shown(words, log.size, position):
             return ROLL
         at = form[NEXT] * READ_WORDS
         row = machine.shift(words, ROW_AT)
-        place = position - form[BASE]
         out[at + READ_STATE] = NO_HALF
         if size != CQ_FILLER_SIZE:
-            if scan.parse_record(memory, place, log.size, position, scan.CHECK_PLACE, row) == DONE:
+            out[at + READ_STATE] = DAMAGED
+            if parse_shown(memory, log.size, words, position, row) == DONE:
                 _read_half(memory, words, machine.raw(out), at)
                 out[at + READ_STATE] = GOOD
         form[NEXT] += 1
     return DONE
+
+
+@kernel()
+def _add_name(form: Words, name: tuple[int, int, int], out: Words, room: int) -> int:
+    """One row of `read_ops`; 0 if there is no room."""
+    at = 3 * form[COMMIT]
+    if at + 3 > room:
+        return 0
+    out[at], out[at + 1], out[at + 2] = name
+    form[COMMIT] += 1
+    return 1
 
 
 @kernel()
@@ -111,20 +123,16 @@ def _read_op(log: Bytes, form: Words, number: int, out: Words, room: int) -> int
     at = row[scan.BODY_AT]
     end = at + row[scan.BODY_SIZE]
     flag = machine.load_be32(log, row[scan.AT] + RECORD_FLAG)
-    count = form[COMMIT]
-    first = count
+    first = form[COMMIT]
     while at < end:
         stop = find_byte(log, at, end, 44)
         offset = number_of(log, at, stop - at)
         if offset >= 0:
-            if 3 * count + 3 > room:
+            done = (1 if form[COMMIT] - first < flag - 1 else 0) if flag > 0 else -1
+            if not _add_name(form, (offset, number, done), out, room):
+                form[COMMIT] = first
                 return 0
-            out[3 * count] = offset
-            out[3 * count + 1] = number
-            out[3 * count + 2] = (1 if count - first < flag - 1 else 0) if flag > 0 else -1
-            count += 1
         at = stop + 1
-    form[COMMIT] = count
     return 1
 
 
@@ -132,18 +140,20 @@ def _read_op(log: Bytes, form: Words, number: int, out: Words, room: int) -> int
 def read_ops(log: Bytes, form: Words, units: Words, out: Words) -> int:
     """What op records of units name: half offset, number of the unit, 1 = committed in `out`.
 
-    The third is 0 where it was not, -1 where another broker's record does not tell. form[COMMIT]
-    counts rows, the caller sets it to 0. Returns DONE, ROLL or LIMIT (`out` is full).
+    The third is 0 where it was not, -1 where another broker's record does not tell. A damaged one
+    names -1. form[COMMIT] counts rows, the caller sets it to 0. Returns DONE, ROLL or LIMIT (`out`
+    is full).
     """
     memory, words = machine.raw(log), machine.raw(form)
     while form[NEXT] < form[COUNT]:
         position = units[2 * form[NEXT]]
-        if position < form[BASE] or position >= form[BASE] + log.size:
+        if not is_shown(words, log.size, position):
             return ROLL
         row = machine.shift(words, ROW_AT)
-        place = position - form[BASE]
-        if scan.parse_record(memory, place, log.size, position, scan.CHECK_PLACE, row) == DONE:
+        if parse_shown(memory, log.size, words, position, row) == DONE:
             if not _read_op(memory, words, form[NEXT], machine.raw(out), out.size):
                 return LIMIT
+        elif not _add_name(words, (-1, form[NEXT], -1), machine.raw(out), out.size):
+            return LIMIT
         form[NEXT] += 1
     return DONE

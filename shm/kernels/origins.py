@@ -35,6 +35,9 @@ FIND_WORDS = _ROW_AT + scan.ROW_WORDS
 DERIVED, COMMITS = range(2)
 
 
+_CHECKS = scan.CHECK_PLACE | scan.CHECK_TRAILER_IF_THERE
+
+
 @kernel()
 def _origin_of(row: Words, of: int) -> int:
     """Negative if the record is none of those that are looked for."""
@@ -60,6 +63,8 @@ def _find_origins(memory: Bytes, form: Words, out: Words, room: int) -> int:
             return stop
         origin = _origin_of(row, form[FIND_OF])
         if origin >= 0:
+            if scan.parse_record(memory, at, form[FIND_END_AT], position, _CHECKS, row) != DONE:
+                origin = -1 - position
             out[form[FIND_COUNT]] = origin
             form[FIND_COUNT] += 1
         form[FIND_AT] = at + row[scan.SIZE]
@@ -70,6 +75,7 @@ def _find_origins(memory: Bytes, form: Words, out: Words, room: int) -> int:
 def find_origins(memory: Bytes, form: Words, out: Words) -> int:
     """Positions that records of a segment's view come from, into `out`.
 
+    Of a damaged one, which may say another origin than its own: -1 - its own position.
     Returns DONE (FIND_END_AT reached), LIMIT (call again), or why `parse_record` stopped.
     """
     return _find_origins(machine.raw(memory), machine.raw(form), machine.raw(out), out.size)

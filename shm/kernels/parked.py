@@ -15,7 +15,14 @@ from gantrymq.shm.codes import EntryFlag, Stop
 from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
 from gantrymq.shm.kernels import again, frames, ring, scan
 from gantrymq.shm.kernels.bytesearch import find_byte
-from gantrymq.shm.kernels.copyentry import choose_queue, fill_entry, find_named
+from gantrymq.shm.kernels.copyentry import (
+    DURABLE,
+    RECEIPT,
+    choose_queue,
+    fill_entry,
+    find_named,
+    is_durable,
+)
 from gantrymq.shm.kernels.decimals import number_of
 from gantrymq.shm.kernels.halfform import is_half_topic
 from gantrymq.shm.kernels.stretch import COUNT, NEXT, STRETCH_WORDS, is_shown, parse_shown
@@ -23,6 +30,7 @@ from gantrymq.shm.layout import (
     APPEND_BYTES,
     ENTRY_BYTES,
     ENTRY_EXTRA,
+    ENTRY_FLAGS,
 )
 
 if TYPE_CHECKING:
@@ -145,13 +153,17 @@ def _put_one(log: Bytes, limit: int, form: Words, rows: Words, targets: Targets,
         return end
     time = machine.shift(form, TIME_AT)
     size = entry_bytes(row, time[again.GROWTH])
-    start = ring.reserve(arena, lane, end, size)
+    # Recalls find room whatever is due.
+    start = ring.reserve_leaving(arena, lane, end, size, (lane[frames.UP_MASK] + 1) >> 3)
     if start < 0:
         return -1 - BACKPRESSURE
     seq = lane[frames.SEQ] + form[PUTS] + 1
     place = lane[frames.UP] + (start & lane[frames.UP_MASK])
     route = (seq, topic, form[REAL_QUEUE])
     behind = fill_entry(arena, place, log, row, route, (row[scan.SYS_FLAG], -1 - position))
+    if rows[at + DUE_AGAIN] == DELIVER and is_durable(targets[2], topic):
+        # It is late for as long as the flusher waits.
+        machine.store16(arena, place + ENTRY_FLAGS, RECEIPT | DURABLE)
     machine.store32(arena, place, size)
     machine.store32(arena, place + ENTRY_EXTRA, row[scan.PROPERTIES_SIZE] + time[again.GROWTH])
     if time[again.DELAY_BYTES]:

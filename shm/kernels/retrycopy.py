@@ -90,11 +90,11 @@ MORE_BYTES = 1280
 
 _PUT = (
     b"RETRY_TOPIC\x01", b"ORIGIN_MESSAGE_ID\x01", b"WAIT\x01false\x02", b"REAL_TOPIC\x01",
-    b"\x02REAL_QID\x01", b"\x02DELAY\x01", b"\x02TIMER_DELIVER_MS\x01", b"\x02TIMER_OUT_MS\x01",
+    b"\x02REAL_QID\x01", b"\x02DELAY\x01", b"\x02TIMER_DELAY_MS\x01", b"\x02TIMER_OUT_MS\x01",
     b"DELAY\x010\x02DLQ_ORIGIN_TOPIC\x01", b"\x02DLQ_ORIGIN_MESSAGE_ID\x01",
 )  # fmt: skip
 (
-    _RETRY_TOPIC, _ORIGIN_ID, _WAIT_FALSE, _REAL_TOPIC, _REAL_QID, _DELAY, _DELIVER_MS, _OUT_MS,
+    _RETRY_TOPIC, _ORIGIN_ID, _WAIT_FALSE, _REAL_TOPIC, _REAL_QID, _DELAY, _DELAY_MS, _OUT_MS,
     _DEAD_TOPIC, _DEAD_ID,
 ) = range(len(_PUT))  # fmt: skip
 _TEXT = np.frombuffer(b"".join(_PUT), np.uint8)
@@ -248,11 +248,10 @@ def _add_parking(form: Words, row: Words, failed: Words, texts: Bytes, out: Byte
         _put_text(out, form, _DELAY)
         _put_number(out, form, _level(form, attempt))
     else:
-        due_ms = form[NOW_MS] + failed[WAIT]
-        _put_text(out, form, _DELIVER_MS)
-        _put_number(out, form, due_ms)
+        _put_text(out, form, _DELAY_MS)  # no point in time: the wall may be set while it waits
+        _put_number(out, form, failed[WAIT])
         _put_text(out, form, _OUT_MS)
-        _put_number(out, form, out_ms(due_ms, form[PRECISION_MS]))
+        _put_number(out, form, out_ms(form[NOW_MS] + failed[WAIT], form[PRECISION_MS]))
     _put_byte(out, form, 2)
 
 
@@ -350,7 +349,8 @@ def _make_copies(
             if at < 0 or at >= limit:
                 return ROLL
             done = scan.parse_record(memory, at, limit, failed[POSITION], checks, row)
-            if done == DONE and row[scan.SIZE] == size and not is_inner(row[scan.SYS_FLAG]):
+            meant = row[scan.SIZE] == size and row[scan.QUEUE_OFFSET] == failed[OFFSET]
+            if done == DONE and meant and not is_inner(row[scan.SYS_FLAG]):
                 if not _fits(form, row, failed, out[1]):
                     return LIMIT
                 failed[MADE] = _fill(memory, form, row, failed, texts, out[0])

@@ -157,6 +157,20 @@ def reserve(arena: Bytes, lane: Words, cursor: int, size: int) -> int:
 
 
 @kernel()
+def reserve_leaving(arena: Bytes, lane: Words, cursor: int, size: int, spare: int) -> int:
+    """As `reserve`, but FULL too if fewer than `spare` bytes were left in a ring in use."""
+    start: int = reserve(arena, lane, cursor, size)
+    room = lane[frames.UP_MASK] + 1
+    if start >= 0 and start + size + spare - lane[frames.UP_SEEN] > room:
+        # SYNC POINT: up head (other end: `tell_lanes`)
+        head = atomics.load_acquire(arena, lane[frames.CONTROL] + LANE_UP_HEAD)
+        lane[frames.UP_SEEN] = head
+        if start + size + spare - head > room and head != cursor:
+            return FULL
+    return start
+
+
+@kernel()
 def _fill_head(
     arena: Bytes, at: int, size: int, kind: int, seq: int, form: Words,
     payload: tuple[Bytes, int, Bytes, int],

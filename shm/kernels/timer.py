@@ -1,10 +1,11 @@
 """Units of rmq_sys_wheel_timer -> rows that say when each record is due, and what it is.
 
 The exact time is what the sender has asked for (TIMER_DELIVER_MS; storeTimestamp and a delay), as
-long as it agrees with the rounded TIMER_OUT_MS (DT-33), or is a recall of ours; a record that a
-RocketMQ has rolled has a later storeTimestamp, and only the rounded time tells. A record that we
-have appended again says itself what is left of a delay: it ends at another time of the wall clock
-than at first, where that was set.
+long as it agrees with the rounded TIMER_OUT_MS (DT-33), or the record is one that we have made of
+another; a record that a RocketMQ has rolled has a later storeTimestamp, and only the rounded time
+tells. What we have appended again says itself what is left of a delay: it ends at another time of
+the wall clock than at first, where that was set. Whoever makes retries and commits has rounded by
+an earlier look at the wall than the writer's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gantrymq.shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.kernels.bytesearch import find_byte, which_name
 from gantrymq.shm.kernels.decimals import number_of
-from gantrymq.shm.layout import CQ_FILLER_SIZE
+from gantrymq.shm.layout import CQ_FILLER_SIZE, SYS_COMMIT, SYS_TRANSACTION
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,6 +110,15 @@ def _read_times(memory: Bytes, form: Words, row: Words) -> None:
 
 
 @kernel()
+def _is_derived(row: Words) -> bool:
+    """Whether we have made it of another record, unless a RocketMQ has rolled it since.
+
+    A commit names its half as a RocketMQ's does; but no RocketMQ parks one here (TX-7).
+    """
+    return bool(row[scan.PREPARED] < 0 or row[scan.SYS_FLAG] & SYS_TRANSACTION == SYS_COMMIT)
+
+
+@kernel()
 def _choose(form: Words, row: Words, out: Words, at: int) -> None:
     """DUE_MS, OUT_MS and KIND of a row."""
     kind = (DELETE if form[DELETES] else 0) | (ROLLED if form[ROLLS] > 0 else 0)
@@ -122,7 +132,7 @@ def _choose(form: Words, row: Words, out: Words, at: int) -> None:
         kind |= AFTER
     # A recall of ours says in whose bucket it has to be, though the target's time is another.
     is_exact = form[DELAY_SEC] < 0 and not kind & ROLLED
-    ours = row[scan.PREPARED] < 0 and due >= 0 and (is_exact or form[DELETES])
+    ours = _is_derived(row) and due >= 0 and (is_exact or form[DELETES])
     if not ours and rounded >= 0 and not rounded < due <= rounded + PRECISION_MAX_MS:
         due = rounded + form[PRECISION_MS]
         kind &= ~AFTER
@@ -133,6 +143,9 @@ def _choose(form: Words, row: Words, out: Words, at: int) -> None:
     out[at + OUT_MS] = rounded
     out[at + STORED_MS] = row[scan.STORE_MS]
     out[at + KIND] = kind if due >= 0 else NOTHING
+
+
+_CHECKS = scan.CHECK_PLACE | scan.CHECK_TRAILER_IF_THERE
 
 
 @kernel()
@@ -158,7 +171,7 @@ def _read_timers(
         if place < 0 or place >= limit:
             form[NEXT] = unit
             return ROLL
-        found = scan.parse_record(log, place, limit, position, scan.CHECK_PLACE, row)
+        found = scan.parse_record(log, place, limit, position, _CHECKS, row)
         if found != DONE or row[scan.SIZE] != sizes[unit]:
             continue
         _read_times(log, form, row)

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.brokerd.backup import backup
 from gantrymq.brokerd.verify import verify
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.home import store_of
 from gantrymq.clients.message import MessageQueue
+from gantrymq.shm import imported
+from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.configfile import read_config, write_config
+from gantrymq.shm.errors import Rejected
 from gantrymq.shm.ranges import OPEN, read_ranges
 from gantrymq.shm.record import RECOVERY, Record
 from gantrymq.shm.segment import open_log
@@ -26,9 +30,11 @@ from tests.crash.conftest import SMALL
 from tests.crash.test_kill import kill
 from tests.support.agents import wait_until_shown
 from tests.support.another_broker import AnotherBroker, body_of, golden_records, topic_of
+from tests.support.brokers import ServingBroker
 from tests.support.loads import DURABLE, WRITTEN, Load
 from tests.support.small_stores import flip
 from tests.support.stores import Stored
+from tests.support.trials import mends
 from tests.support.watchdog import PATIENCE_S, poll_until
 
 SEGMENT_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
@@ -236,6 +242,38 @@ def test_verify_finds_flipped_bits_on_both_sides(
         assert any(f.path == f"commitlog/{base:020d}" for f in report.findings), what
         flip(path, position - base, 1)
     assert verify(store).ok
+
+
+@mends("S17")
+def test_a_backup_of_what_the_other_broker_has_gone_on_with_waits_for_a_start(
+    start_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """It has left no file of its own: only the log tells that our clean stop was not the last."""
+    broker = start_broker()
+    with Load(broker.home, "both") as load:
+        load.round()
+        load.finish()
+        wait_until_shown(broker.home)
+    broker.stop()
+    whole = backup(broker.home, tmp_path / "before")
+    added = go_on(store_of(broker.home), tmp_path, killed=False)
+    assert added.start == whole.durable
+    with pytest.raises(Rejected, match=f"another broker has gone on .* behind {added.start}"):
+        backup(broker.home, tmp_path / "copy")
+    assert not list(tmp_path.glob("copy*"))
+    broker.start()
+    broker.stop()
+    assert backup(broker.home, tmp_path / "copy").durable >= added.end
+    copy = store_of(tmp_path / "copy")
+    assert (copy / imported.FILE).read_bytes() == (
+        store_of(broker.home) / imported.FILE
+    ).read_bytes()
+    with ServingBroker(copy.parent, **SMALL) as again:
+        again.wait_until_ready()
+        wait_until_shown(copy.parent)
+        assert again.stop()[0] == ExitCode.OK
+    report = verify(copy)
+    assert report.ok, str(report)
 
 
 def _require_only_units_missing(store: Path) -> None:

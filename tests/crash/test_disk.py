@@ -31,6 +31,7 @@ from tests.support.faulty_broker import FaultyBroker, fault, stall
 from tests.support.loads import Load
 from tests.support.push import FIRST, LEVELS, Seen, send
 from tests.support.stores import require_once, require_sound, require_true
+from tests.support.trials import mends
 from tests.support.watchdog import PATIENCE_S, poll_until
 
 #: Heartbeats, about one a second at least, that a device stalls for; `make soak` has five.
@@ -291,6 +292,34 @@ def test_a_request_whose_write_fails_is_refused_and_the_broker_goes_on(
         broker.fail()
         assert command("topic", "create", "new", "--home", broker.home).returncode == ExitCode.OK
     assert broker.stop()[0] == ExitCode.OK
+
+
+@mends("S19")
+def test_a_stop_that_cannot_be_marked_as_clean_leaves_nothing_but_the_store(
+    start: Callable[..., FaultyBroker],
+) -> None:
+    """F7: it says what it could not write; the next start is one as after a kill."""
+    broker = start()
+    with Load(broker.home, "full") as load:
+        load.round()
+        load.finish()
+        wait_until_shown(broker.home)
+        broker.fail(fault("create", errno.ENOSPC, "gantry/ranges.json"))
+        board = broker.board.name
+        code, lines = broker.stop()
+        assert code == ExitCode.IO_ERROR
+        told = [line for line in lines if line["event"] == "failed"]
+        assert ["gantry/ranges.json" in line["why"] for line in told] == [True]
+        assert lines[-1]["event"] == "stopped"
+        assert lines[-1]["clean"] is False
+        assert not Path(f"/dev/shm{board}").exists()
+        assert not list((broker.home / "run").iterdir())
+        broker.fail()
+        broker.again().wait_until_ready()
+        load.round()
+        load.finish()
+    assert broker.stop()[0] == ExitCode.OK
+    require_once(load.bodies, require_sound(store_of(broker.home)))
 
 
 def send_until_full(load: Load) -> list[bytes]:

@@ -29,6 +29,7 @@ from tests.support.golden import DATA, GoldenStore, dump_lines
 from tests.support.memory_sessions import MemorySessions
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
+from tests.support.trials import mends
 from gantrymq.workers.agent import Bells
 from gantrymq.workers.filterfile import FILE, FilterEntry, bloom_form, read_filters, write_filters
 from gantrymq.workers.inhand import DEATHS_MAX
@@ -79,7 +80,7 @@ class Rig:
         format_board(
             memory, epoch=1, boot_id=bytes(16), topics_max=64, queues_max=2048,
             segment_bytes=self.settings.mapped_file_size_commit_log,
-            cq_bytes=self.settings.mapped_file_size_consume_queue, started_ms=0,
+            cq_bytes=self.settings.mapped_file_size_consume_queue, started_ms=0, started_ns=0,
         )  # fmt: skip
         return Board(memory)
 
@@ -236,6 +237,35 @@ def test_filters_that_take_too_long_for_one_record_deny_none(
     for unit in units:
         bits = int.from_bytes(unit["bitMap"], "little")
         assert bits == wanted[records[unit["physicalOffset"]]["topic"]]
+
+
+@mends("S33")
+def test_a_damaged_record_gets_the_bits_of_a_late_group(golden: Golden, tmp_path: Path) -> None:
+    """Its consumers meet it then, and are told, instead of passing it over."""
+    store = golden("filter")
+    rig = Rig(store, tmp_path)
+    late = max(filters_of(store), key=lambda entry: entry.born_ms)
+    reader = rig.reader()
+    rig.read_to(reader, rig.end)
+    (log,) = (tmp_path / "commitlog").iterdir()
+    wanted = parse_sql(late.expression, Dialect.ROCKETMQ)
+    missed = next(
+        r
+        for r in dump_lines("filter", "record")
+        if r["topic"] == late.topic and wanted.matches(r["properties"]) is not True
+    )
+    data = bytearray(log.read_bytes())
+    data[missed["physicalOffset"] + 7] ^= 1
+    log.write_bytes(data)
+    rig.register([late])
+    while reader.do_work(0):
+        pass
+    reader.close()
+    (covered,) = read_covered(rig.storage)
+    own = bitmap_of(covered.positions, covered.bits)
+    at = missed["physicalOffset"]
+    (found,) = (unit for unit in bitmaps_of(rig) if unit["physicalOffset"] == at)
+    assert found["bitMap"] == own
 
 
 def test_a_reader_that_never_rests_catches_up_all_the_same(golden: Golden, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
 from gantrymq.shm.record import Record
+from gantrymq.shm.storage import PosixStorage
 from tests.support.golden import GoldenStore
-from tests.support.parking import Life, origins
+from tests.support.parking import Life, origins, records_of
 from tests.support.simclock import SimClock
 
 Golden = Callable[[str], GoldenStore]
@@ -72,10 +73,10 @@ def test_what_is_pending_is_delivered_once(own_copy: Golden, name: str) -> None:
     """DT-13, DT-17, DT-59, SF-114: nothing again, nothing early, in order of time."""
     golden = own_copy(name)
     clock = SimClock(0)
-    life = life_of(golden, clock)
-    before = life.records()
+    segment_bytes = int(golden.settings["mappedFileSizeCommitLog"])
+    before = list(records_of(PosixStorage(str(golden.store)), segment_bytes))
     clock.step_wall(before[-1].store_timestamp + 100)
-    life.kill_all()
+    life = life_of(golden, clock)
     delays = parse_delay_levels(life.settings.message_delay_level)
     parked = {r.physical_offset: r for r in before if r.topic in PARKED}
     wanted = {p: due_of(r, delays) for p, r in parked.items() if RECALL not in r.property_map()}

@@ -66,11 +66,16 @@ class Told:
 
 @dataclass(frozen=True)
 class Recording:
-    """All effects by their ends, and what was told meanwhile."""
+    """All effects by their ends, and what was told meanwhile.
+
+    `in_doubt` names what calls would have changed that never returned, for their process was
+    killed: some of them have happened.
+    """
 
     effects: list[Effect]
     told: list[Told]
     lines: int
+    in_doubt: frozenset[str]
 
 
 def record(command: Sequence[str], store: Path, told: Path, output: Path) -> Recording:
@@ -99,18 +104,22 @@ def read(output: Path, store: Path, told: Path) -> Recording:
     texts: list[Told] = []
     reader = _Reader(store)
     count = 0
+    endless: list[Call] = []
     with output.open(encoding="ascii", errors="replace") as lines:
-        for call in _calls(lines):
+        for call in _calls(lines, endless):
             count = max(count, call.ended)
             if call.name == "write" and reader.path_of(call.arguments[0]) == str(told):
                 text = _bytes(call.arguments[1]).decode()
                 texts += [Told(call.begun, line) for line in text.splitlines()]
             effects += reader.effects(call)
     effects.sort(key=lambda effect: effect.ended)
-    return Recording(effects, texts, count + 1)
+    lost = [effect for call in endless for effect in reader.effects(call)]
+    in_doubt = {effect.name for effect in lost} | {effect.other for effect in lost} - {""}
+    return Recording(effects, texts, count + 1, frozenset(in_doubt))
 
 
-def _calls(lines: Iterable[str]) -> Iterator[Call]:
+def _calls(lines: Iterable[str], endless: list[Call]) -> Iterator[Call]:
+    """Calls that returned without an error, by their ends; those that never did go to a list."""
     begun: dict[str, tuple[str, str, int]] = {}
     for number, text in enumerate(lines):
         line = text.rstrip("\n")
@@ -128,6 +137,8 @@ def _calls(lines: Iterable[str]) -> Iterator[Call]:
         if call[4] >= 0:
             name, arguments, at, ended, result = call
             yield Call(name, tuple(arguments.split(", ")), at, ended, result)
+    for name, arguments, at in begun.values():
+        endless.append(Call(name, tuple(arguments.split(", ")), at, at, 0))
 
 
 def _bytes(text: str) -> bytes:

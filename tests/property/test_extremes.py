@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from gantrymq.shm.jsonsum import with_sum, without_sum
 from gantrymq.shm.limits import DELIVERIES_MAX
 from gantrymq.shm.storage import replace_file
 from tests.support.door import Door, opened
-from tests.support.extremes import NUMBERS, kinds_of, requests_of, words_of
+from tests.support.extremes import NUMBERS, kinds_of, requests_of, sound_request, words_of
 from tests.support.groups_rig import Rig, only
 from tests.support.memory_sessions import memory_session
 from tests.support.packed import NESTED
@@ -77,10 +78,14 @@ class Members:
             base["offsets"], base["done"] = {0: 1}, {0: [[1, 2]]}
         return base
 
-    def hear(self, body: bytes) -> None:
-        """Put a request; if the session was cut off for it another one follows."""
+    def request(self, kind: type[msgspec.Struct], whole: bool) -> bytes:
+        """A sound request, or one that names nothing but its group."""
+        return sound_request(kind, self.base(kind) if whole else {"group": "g"})
+
+    def hear(self, *bodies: bytes) -> None:
+        """Put requests of one cycle; if the session was cut off for them another one follows."""
         room = self.hand.session.plan.groups.up_bytes // 2 - 16
-        if len(body) > room or not self.hand.lane.put(body):
+        if not all(len(body) <= room and self.hand.lane.put(body) for body in bodies):
             return
         self.rig.settle()
         if any(session == self.hand.number for session, _why in self.rig.sessions.cut):
@@ -105,6 +110,17 @@ def test_no_value_of_a_request_ends_groups(kind: type[msgspec.Struct]) -> None:
     for body in requests_of(kind, lambda: members.base(kind)):
         members.hear(body)
         members.require_calm()
+
+
+@mends("S37", "S60")
+@pytest.mark.parametrize("kind", kinds_of(groupwire.AnyRequest), ids=lambda kind: kind.__name__)
+def test_no_two_requests_of_a_cycle_end_groups(kind: type[msgspec.Struct]) -> None:
+    """Each with each: of one session, as they are or of nothing. Nor is another's answer late."""
+    members = Members()
+    for other in kinds_of(groupwire.AnyRequest):
+        for whole in itertools.product((True, False), repeat=2):
+            members.hear(*map(members.request, (kind, other), whole))
+            members.require_calm()
 
 
 def test_a_value_out_of_its_range_is_refused_by_name_and_the_session_goes_on() -> None:
@@ -210,6 +226,28 @@ def test_no_value_of_a_request_ends_the_txn_checker(
             bad = Peer(txn)
     other = txn.half(TX, 2)
     assert good.ended([other], commit=True) == (transactionwire.COMMITTED, "")
+
+
+def test_no_two_requests_of_a_cycle_end_the_txn_checker(txn: TxnLife) -> None:
+    good, bad = Peer(txn), Peer(txn)
+    kinds = kinds_of(transactionwire.AnyRequest)
+    for number, (kind, other) in enumerate(itertools.product(kinds, repeat=2)):
+        half = txn.half(f"{number:032x}")
+        base: dict[str, object] = {
+            "serial": 9, "group": GROUP, "tx": f"{number:032x}", "commit": True,
+            "halves": [[half.position, half.queue_offset]],
+            "position": half.position, "action": "recheck", "who": "ops",
+        }  # fmt: skip
+        for second in (base, {}):
+            assert bad.lane.put(sound_request(kind, base))
+            assert bad.lane.put(sound_request(other, second))
+            txn.turn()
+            txn.turn()
+            while bad.lane.take() is not None:
+                pass
+        assert not txn.tables[CHECKER].cut
+    last = txn.half(TX, 2)
+    assert good.ended([last], commit=True) == (transactionwire.COMMITTED, "")
 
 
 # --------------------------------------------------------------------------------- control frames

@@ -62,7 +62,7 @@ def timer_of(view: np.ndarray, size: int) -> list[int]:
 def half_of(view: np.ndarray, size: int) -> list[int]:
     form = np.zeros(halfform.FORM_WORDS, np.int64)
     out = np.zeros(halfrows.READ_WORDS, np.int64)
-    form[stretch.COUNT] = 1
+    form[stretch.COUNT], form[stretch.STRETCH_END] = 1, size
     assert halfrows.read_halves(view, form, np.array([0, size], np.int64), out) == Stop.DONE
     names = ("READ_STATE", "TX_HASH", "KEY_HASH", "IMMUNE_S", "GROUP_HASH")
     return [int(out[getattr(halfrows, name)]) for name in names]

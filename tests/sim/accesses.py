@@ -308,6 +308,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--each", type=int, default=1, help="passings of each place to die at")
+    parser.add_argument("--share", default="0/1", help="of places: only the i-th of n shares")
     parser.add_argument("--place", help="only this one, as a failure prints it")
     parser.add_argument("--at", type=int, default=0, help="with --place: only this passing")
     wanted = parser.parse_args()
@@ -315,7 +316,8 @@ def main() -> None:
         sys.exit("needs NUMBA_DISABLE_JIT=1")
     passed = live(wanted.seed).passed
     dice, chosen = random.Random(wanted.seed), set[Death]()
-    for place in sorted(passed):
+    share, shares = (int(number) for number in wanted.share.split("/"))
+    for place in sorted(passed)[share::shares]:
         passings = sorted({dice.randint(1, passed[place]) for _ in range(wanted.each)})
         if not wanted.place or wanted.place == str(place):
             chosen |= {(place, at) for at in ([wanted.at] if wanted.at else passings)}

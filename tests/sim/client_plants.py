@@ -95,8 +95,6 @@ def settled_twice() -> None:
         receipt._state = "FINISHED"
         for callback in receipt.__dict__.get("_done_callbacks", ()):
             callback(receipt)
-        with receipt._condition:
-            receipt._condition.notify_all()
 
     put_over(Pending, "_finish", careless)
 

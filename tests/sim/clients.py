@@ -391,9 +391,6 @@ def _calm(clients: Clients) -> None:
     clients.machine.plans.supervisor = ()
     for storage in clients.machine.stores.values():
         storage.faults.faults = ()
-    clock = clients.simulation.clock
-    # Who waits for a point in time (as `retry_after` does) waits for the largest wall clock seen.
-    clock.step_wall(clock.highest_wall_ms - clock.wall_ms())
     clients.add_payer(0)
     clients.add_reader()
     clients.add_listener()

@@ -176,9 +176,18 @@ class FloodMachine(SimMachine):
         return timers.waiting if timers is not None else 0
 
     def _read_timers(self) -> Callable[[], bool]:
-        timers = self._timers()
-        assert timers is not None, "one has been parked"
-        return partial(timers.has_read, timers.written())
+        """Whether the scheduler, which may be yet to begin, has read what is parked by now."""
+        ends: list[int] = []
+
+        def has_read() -> bool:
+            timers = self._timers()
+            if timers is None or timers.queue < 0:
+                return False
+            ends[:] = ends or [timers.written()]
+            return timers.has_read(ends[0])
+
+        has_read()
+        return has_read
 
     def _timers(self) -> Timers | None:
         actor = self.simulation.actors[Role.SCHEDULER.name.lower()]

@@ -144,9 +144,11 @@ def kills(seed: int, nested: str) -> tuple[int, int]:
         moments += 1
         promises, board = Promises.of(world), board_of(world)
         state = len(disk.journal or ()), promises, board and bytes(board.memory)
-        for end in (End.KILL, End.POWER) if state != killed else (End.POWER,):
+        ends = (End.KILL, End.POWER) if state != killed else (End.POWER,)
+        # All of one moment: while one is judged, whoever is amid a step may go on.
+        crashes = [crash_now(world, promises, end, seed + moments) for end in ends]
+        for end, crash in zip(ends, crashes, strict=True):
             try:
-                crash = crash_now(world, promises, end, seed + moments)
                 starts += judge(world, crash, nested, moments)
             except BaseException as error:
                 where = f"moment {moments} ({process}: {kind} {name}), {end.value}"

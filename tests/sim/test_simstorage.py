@@ -264,6 +264,17 @@ def test_a_full_disk_refuses_writes_but_not_what_is_allocated() -> None:
     assert storage.free_bytes() == PAGE_BYTES
 
 
+def test_a_failed_allocation_has_all_that_is_free_until_its_file_is_removed() -> None:
+    """As ext4 does; tmpfs takes as much meanwhile."""
+    storage = SimStorage(Disk(capacity=4 * PAGE_BYTES))
+    file = storage.create("f")
+    with pytest.raises(OSError, match="no space"):
+        file.allocate(5 * PAGE_BYTES)
+    assert (file.size(), storage.free_bytes()) == (0, 0)
+    storage.unlink("f")
+    assert storage.free_bytes() == 4 * PAGE_BYTES
+
+
 def test_the_same_seed_leaves_the_same_disk() -> None:
     storage = machine()
     for number in range(20):

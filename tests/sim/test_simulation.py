@@ -112,7 +112,7 @@ def test_what_a_full_disk_takes_unread_is_told(seed: int, simulate: Program) -> 
 def test_what_timers_alone_hold_is_freed_and_no_timer_is_lost(seed: int, simulate: Program) -> None:
     """LW-73, P8 to P10: timers are appended again while others die, or ask for them back."""
     kinds = "hold_by_timers," * 3 + "ask_for_timers,kill_an_agent,kill_at_a_mark,cut_power"
-    done = simulate("--seeds", f"{seed}:{seed + 8}", "--faults", kinds)
+    done = simulate("--seeds", f"{seed}:{seed + 12}", "--faults", kinds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d+ appended again", done.stdout), done.stdout
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from gantrymq import Broker, Producer
+from gantrymq import Broker, Message, Producer
 from gantrymq.clients.home import store_of
 from gantrymq.clients.session import Session
+from gantrymq.clients.spark.sink.sending import _send_all
 from gantrymq.clients.spark.sink.staging import stage
 from gantrymq.shm import wire
 from gantrymq.shm.errors import (
@@ -130,6 +131,16 @@ def test_what_is_done_again_doubles_nothing(
         )
         write(more, broker, topic="again", checkpointLocation=f"file://{tmp_path}")
     assert bodies(broker, "again") == Counter(range(2 * ROWS))
+
+
+@mends("S38")
+def test_properties_count_for_how_much_goes_at_once(broker: Broker) -> None:
+    """A batch takes as much of the ring as its properties and keys do, not only its bodies."""
+    long = {"note": "n" * 30_000}
+    messages = [Message("all", b"", keys=["k" * 100] * 20, properties=long) for _ in range(1024)]
+    with Producer(broker.home) as producer:
+        segment_bytes = producer._link.session.board.segment_bytes
+        assert _send_all(producer, messages, segment_bytes, 0) == len(messages)
 
 
 def run_query(

@@ -41,7 +41,7 @@ class Door:
         life, configuration = epoch.begin(storage, configuration)
         settings = configuration.settings
         self.home = home
-        self.board = epoch.create_board(home, life, settings, clock.wall_ms())
+        self.board = epoch.create_board(home, life, settings, clock)
         metadata = Metadata(storage, settings, clock)
         metadata.publish(self.board, Found())
         bells = Bells.each(EventBell)

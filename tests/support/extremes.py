@@ -125,14 +125,23 @@ def requests_of(
     fields = msgspec.structs.fields(kind)
 
     def values() -> list[object]:
-        found = base()
-        return [found.get(field.name, sound(field.type)) for field in fields]
+        return _values(kind, base())
 
     for number, field in enumerate(fields):
         for value in extremes(field.type, values()[number]):
             others = values()
             yield _packed(kind, [*others[:number], value, *others[number + 1 :]])
     yield _packed(kind, values()[: len(fields) // 2])
+
+
+def sound_request(kind: type[msgspec.Struct], base: Mapping[str, object]) -> bytes:
+    """A request whose fields are as in `base`, or the least."""
+    return _packed(kind, _values(kind, base))
+
+
+def _values(kind: type[msgspec.Struct], base: Mapping[str, object]) -> list[object]:
+    fields = msgspec.structs.fields(kind)
+    return [base.get(field.name, sound(field.type)) for field in fields]
 
 
 def _packed(kind: type[msgspec.Struct], values: list[Any]) -> bytes:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gantrymq.shm.storage import PosixFile, PosixStorage
+from gantrymq.shm.storage import PosixFile, PosixStorage, syncs
 from tests.support.brokers import ServingBroker
 from tests.support.forked import start_forked
 
@@ -60,6 +60,7 @@ class FaultyFile(PosixFile):
         self._storage.raise_due(found, "write", self.name)
         super().write_at(data, position)
 
+    @syncs
     def sync(self) -> None:
         """Fdatasync or fail, or first wait for a device that stalls."""
         while self._storage.due("stall", self.name):

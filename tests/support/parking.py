@@ -127,7 +127,7 @@ class Life:
         self.agents: dict[Role, Agent] = {}
         for role in ROLES:
             self.start(role)
-        self.outlet = Outlet(self.own[1], self.bells.writer)
+        self.outlet = Outlet(self.own[1], self.bells)
         self.outcomes: list[Outcome] = []
         self._nap_ns = 0
 
@@ -140,6 +140,7 @@ class Life:
             queues_max=settings.board_queues_max,
             segment_bytes=settings.mapped_file_size_commit_log,
             cq_bytes=settings.mapped_file_size_consume_queue, started_ms=self.clock.wall_ms(),
+            started_ns=self.clock.monotonic_ns(),
         )  # fmt: skip
         return Board(memory)
 
@@ -261,7 +262,7 @@ class Life:
 
     def records(self) -> list[Record]:
         """All records of the log."""
-        return list(_records(self.storage, self.board.segment_bytes))
+        return list(records_of(self.storage, self.board.segment_bytes))
 
     def delivered(self, topic: str = "later") -> list[Record]:
         """Copies in a topic, in order of the log."""
@@ -272,7 +273,7 @@ class Life:
         ]
 
 
-def _records(storage: PosixStorage, segment_bytes: int) -> Iterator[Record]:
+def records_of(storage: PosixStorage, segment_bytes: int) -> Iterator[Record]:
     for name in storage.list("commitlog"):
         if not name.isdigit():
             continue

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq import clients
-from gantrymq.clients import attachment, control, session
+from gantrymq.clients import alone, attachment, control, session
 from gantrymq.clients.home import connect
 from gantrymq.clients.push import consumeresult, handoff
 from gantrymq.clients.push.dispatcher import Dispatcher
@@ -101,6 +101,7 @@ def _put_in_place() -> None:
     _replace(control, wire=simthreads.wire, connect=_connect)
     _replace(session, attach_board=lambda name, owner: BOARDS[name])
     _replace(attachment, poll=_Poll())
+    _replace(alone, sys=simthreads.system)
     _replace(handoff, set=simthreads.OrderedSet)
     first = {n: v for n, v in vars(consumeresult._Wish).items() if not n.startswith("_")}
     _replace(consumeresult, _wish=simthreads.Local(**first))

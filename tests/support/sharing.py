@@ -1,7 +1,7 @@
-"""A run of pytest that shares the tests with another: `-p tests.support.sharing --share FOLDER`.
+"""A run of pytest that shares the tests with others: `-p tests.support.sharing --share FOLDER`.
 
-One takes a file after the other from the front, the other (`--backwards`) from the end, until they
-meet: both end together, however long each kind of test takes on this machine. Files of a kind stay
+Some take a file after the other from the front, others (`--backwards`) from the end, until none is
+left: all end together, however long each kind of test takes on this machine. Files of a kind stay
 together, so that what they share is made once; the kinds in the middle are of many short files. A
 file is taken by making an entry of its number in the folder.
 """
@@ -36,12 +36,12 @@ def place_of(path: Path) -> int:
 
 
 def taken(folder: Path, count: int, backwards: bool) -> Iterator[int]:
-    """Take numbers below `count` from one end, each when it is asked for, until one is taken."""
+    """Take numbers below `count` from one end that no other run has, each when it is asked for."""
     for number in reversed(range(count)) if backwards else range(count):
         try:
             (folder / str(number)).touch(exist_ok=False)
         except FileExistsError:
-            return
+            continue
         yield number
 
 

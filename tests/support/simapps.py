@@ -5,6 +5,7 @@ What they are told they tell the books (simbooks.py).
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from functools import partial
@@ -37,6 +38,7 @@ from tests.support.simthreads import Process, Thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gantrymq.clients.assigned import Assigned
     from gantrymq.clients.push.options import PushOptions
     from gantrymq.clients.receipts import ReceiptFuture
     from gantrymq.clients.subscription import Subscription
@@ -442,15 +444,20 @@ class Reader(Application):
             paused = consumer._find(queue)
         except GroupIllegal:
             return  # it was given to another member meanwhile
+        try:
+            self._poll_without(consumer, paused)
+        finally:
+            with contextlib.suppress(GroupIllegal):  # it was given to another member meanwhile
+                consumer.resume([queue])
+        self.books.tally["pauses"] += 1
+
+    def _poll_without(self, consumer: PullConsumer, paused: Assigned) -> None:
         for message in consumer.poll(self._most, timeout=0.01):
             if paused in consumer._member.assigned.values():
-                assert MessageQueue(message.topic, message.queue_id) != queue, "it pauses"
+                assert MessageQueue(message.topic, message.queue_id) != paused.queue, "it pauses"
             self.take(message)
         if self._by_hand:
             consumer.commit()
-        if queue in consumer.assignment():
-            consumer.resume([queue])
-        self.books.tally["pauses"] += 1
 
     def _turn(self, consumer: PullConsumer) -> None:
         try:

@@ -213,4 +213,6 @@ class DoorMachine(SimMachine):
                     self.door.sessions.settled(number)
             if event == wire.TOPIC_WANTED and self.metadata is not None:
                 self.metadata.have(str(fields["topic"]))
+            if event == wire.GROUP_TOPIC_WANTED and self.metadata is not None:
+                self.metadata.have_again(str(fields["topic"]))
         super()._heed(table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.clients.delays import Due, recall_handle
@@ -13,7 +14,7 @@ from gantrymq.shm.codes import EntryFlag, ParkMode, Role, Status
 from gantrymq.shm.kernels import frames, ring
 from tests.support.simclients import NEVER_NS
 from tests.support.simrounds import Rounds
-from tests.support.simtalker import LANE_OF, Talker
+from tests.support.simtalker import Talker
 from tests.support.simulation import AgentActor
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class Ordinary(Talker):
         self.done = False
         self.work = name
         self.ahead = 0
-        self._heard: dict[Role, int] = {}
+        self._counts: tuple[Role, type[Any] | None] | None = None
+        self._heard = 0  # steps of an agent when the answer came that is counted up to
         self._waited: Callable[[], int] = lambda: 0
         self._turns = (turn for _ in range(times) for turn in work(self))
 
@@ -65,13 +67,17 @@ class Ordinary(Talker):
         self._waited = lambda: 0
 
     @contextmanager
-    def counting(self, role: Role) -> Iterator[None]:
-        """Note how many steps of an agent there are before its answer is in the ring."""
+    def counting(self, role: Role, kind: type[Any] | None = None) -> Iterator[None]:
+        """Note how many steps of an agent there are before its answer is in the ring.
+
+        `kind`: of the notice that is the answer; without it, a receipt is.
+        """
         began = self.rounds.steps_of(role)
         self._waited = lambda: self.rounds.steps_of(role) - began
+        self._counts = role, kind
         yield
-        self.rounds.took(self.work, self._heard[role] - began, 0)
-        self._waited = lambda: 0
+        assert self._counts is None, "it was heard"
+        self.rounds.took(self.work, self._heard - began, 0)
 
     @property
     def waited(self) -> int:
@@ -79,13 +85,17 @@ class Ordinary(Talker):
         return self._waited()
 
     def hear(self) -> None:
-        """Take all answers, and note when they came."""
-        before = len(self.notices), len(self.answers)
+        """Take all answers, and note when that came which is counted up to."""
+        notices, answers = len(self.notices), len(self.answers)
         super().hear()
-        if before != (len(self.notices), len(self.answers)):
-            self._heard = {role: self.rounds.steps_of(role) for role in LANE_OF}
-            if self.work not in ROUNDS:
-                self._waited = lambda: 0  # it is there, and looked at later
+        if self._counts is None:
+            return
+        role, kind = self._counts
+        if any(type(one) is kind for one in islice(self.notices, notices, None)) or (
+            kind is None and len(self.answers) > answers
+        ):
+            self._heard, self._counts = self.rounds.steps_of(role), None
+            self._waited = lambda: 0  # it is there, and looked at later
 
     def until(self, reached: Callable[[], object]) -> Iterator[None]:
         """Wait."""
@@ -208,7 +218,7 @@ def commits(me: Ordinary) -> Iterator[None]:
     """An offset is in the ledger."""
     join = groupwire.Join(1, me.name, [me.slots[DUE]])
     yield from me.asked(Role.GROUPS, join, groupwire.Joined)
-    with me.counting(Role.GROUPS):
+    with me.counting(Role.GROUPS, groupwire.Committed):
         yield from me.asked(Role.GROUPS, groupwire.Commit(2, {}), groupwire.Committed)
 
 
@@ -218,13 +228,11 @@ def attaches(me: Ordinary) -> Iterator[None]:
     assert before is not None, "attached"
     me.machine.end_session(before.session)
     yield
-    with me.counting(Role.GROUPS):
+    with me.counting(Role.GROUPS, groupwire.Joined):
         join = groupwire.Join(1, me.name, [me.slots[DUE]])
         yield from me.asked(Role.GROUPS, join, groupwire.Joined)
 
 
-#: Works in which other agents have a part: they are counted in rounds, the rest in steps.
-ROUNDS = {work.__name__ for work in (syncs, reads, timers, recalls, ends)}
 WORKS: dict[str, Work] = {
     work.__name__: work for work in (sends, syncs, reads, timers, recalls, ends, commits, attaches)
 }

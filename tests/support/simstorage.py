@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gantrymq.shm.storage import mark_failed_change, require_inside
+from gantrymq.shm.storage import mark_failed_change, mark_failed_sync, require_inside
 from tests.support.faults import PAGE_BYTES, FaultPlan, KilledError
 from tests.support.simdisk import Change, Disk, Inode, NameChange, parent_of
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
+#: Calls that make something durable.
+SYNCS = ("sync", "sync_directory")
 #: Files that clients, and commands that look, have mapped, also over a kill and the next start.
 MAPPED = ("commitlog/", "consumequeue/", "gantry/memberqueues/", "index/")
 
@@ -86,7 +88,7 @@ class SimFile:
         def effect() -> None:
             if size > self._storage.disk.allocate_max:
                 raise OSError(errno.ENOSPC, "no room for that on the simulated disk")
-            self._storage.take_blocks(self._inode, 0, size)
+            self._storage.take_blocks(self._inode, 0, size, keeps=True)
             grown = size > self._inode.length
             self._inode.allocate(size)
             if grown:
@@ -253,14 +255,20 @@ class SimStorage:
             self.dead = True
             raise
         except OSError as error:
-            mark_failed_change(error)
+            (mark_failed_sync if kind in SYNCS else mark_failed_change)(error)
             raise
         self.disk.watch(self.process, kind, name)
 
-    def take_blocks(self, inode: Inode, start: int, end: int) -> None:
-        """Find room for a range. Raises OSError(ENOSPC)."""
+    def take_blocks(self, inode: Inode, start: int, end: int, *, keeps: bool = False) -> None:
+        """Find room for a range. Raises OSError(ENOSPC).
+
+        A failed allocation `keeps` what there was until its file is removed, as ext4 does.
+        """
         fresh = set(range(start // PAGE_BYTES, -(-end // PAGE_BYTES))) - inode.pages
-        if fresh and len(fresh) * PAGE_BYTES > self.free_bytes():
+        free = max(0, self.free_bytes())
+        if fresh and len(fresh) * PAGE_BYTES > free:
+            if keeps:
+                inode.pages |= set(sorted(fresh)[: free // PAGE_BYTES])
             raise OSError(errno.ENOSPC, "no space left on the simulated disk")
         inode.pages |= fresh
 

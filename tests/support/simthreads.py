@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import select as real_select
 import socket
+import sys
 import threading as real_threading
 import time as real_time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import Empty
+from types import FrameType
 from typing import Any, Final
 
 from greenlet import getcurrent, greenlet
@@ -252,53 +255,6 @@ class RLock:
         return self._owner is getcurrent()
 
 
-class Condition:
-    """`threading.Condition` over a lock of its own."""
-
-    def __init__(self) -> None:
-        self._lock = RLock()
-        self._waiters: list[list[bool]] = []
-        self.acquire, self.release = self._lock.acquire, self._lock.release
-
-    def __enter__(self) -> bool:
-        return self._lock.acquire()
-
-    def __exit__(self, *_error: object) -> None:
-        self._lock.release()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Until notified."""
-        told = [False]
-        self._waiters.append(told)
-        saved = self._lock._release_save()
-        try:
-            wait(lambda: told[0], timeout)
-        finally:
-            self._lock._acquire_restore(saved)
-            self._waiters = [other for other in self._waiters if other is not told]
-        return told[0]
-
-    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Until it holds."""
-        until_ns = NEVER_NS if timeout is None else now_ns() + int(timeout * 1e9)
-        while not predicate():
-            left_ns = until_ns - now_ns()
-            if left_ns <= 0:
-                break
-            self.wait(None if timeout is None else left_ns / 1e9)
-        return predicate()
-
-    def notify(self, n: int = 1) -> None:
-        """Wake some."""
-        for told in self._waiters[:n]:
-            told[0] = True
-        del self._waiters[:n]
-
-    def notify_all(self) -> None:
-        """Wake all."""
-        self.notify(len(self._waiters))
-
-
 class Event:
     """`threading.Event`."""
 
@@ -380,7 +336,8 @@ class SimpleQueue:
     def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401
         """The first; waits."""
         assert block, "asked without waiting by nobody"
-        assert wait(lambda: bool(self._items), timeout), "asked with a timeout by nobody"
+        if not wait(lambda: bool(self._items), timeout):
+            raise Empty
         return self._items.popleft()
 
     def empty(self) -> bool:
@@ -430,8 +387,21 @@ def _current_thread() -> object:
     return actor.thread if actor is not None else real_threading.current_thread()
 
 
+def _current_frames() -> dict[int, FrameType]:
+    """The newest frame of each thread of this process."""
+    found: dict[int, FrameType] = {}
+    for actor in me().process.threads:
+        frame = sys._getframe() if actor is here() else actor._stack.gr_frame
+        if frame is not None:  # else it has not begun, or has ended
+            found[actor.number] = frame
+    return found
+
+
+#: For those who ask which calls are under way.
+system: Final[Any] = _Facade(sys, _current_frames=_current_frames)
+
 threading: Final[Any] = _Facade(
-    real_threading, Lock=Lock, RLock=RLock, Condition=Condition, Event=Event, Thread=Thread,
+    real_threading, Lock=Lock, RLock=RLock, Event=Event, Thread=Thread,
     get_ident=_get_ident, current_thread=_current_thread,
 )  # fmt: skip
 

@@ -125,8 +125,11 @@ class _Server:
         self._selector.register(caller, selectors.EVENT_READ, place)  # Java may kill the caller
 
     def _finish(self, key: selectors.SelectorKey) -> None:
+        caller: socket.socket
         pid, caller = key.data
         if key.fileobj is caller:
+            if caller.fileno() < 0:
+                return  # its process has ended in the same look
             self._selector.unregister(caller)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)

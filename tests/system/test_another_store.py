@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from gantrymq.brokerd.backup import backup
 from gantrymq.clients.consumer import ConsumeFrom
 from gantrymq.clients.home import read_board_file, store_of
 from gantrymq.clients.message import Durability
+from gantrymq.clients.session import Session
 from gantrymq.clients.spark.options import ReadOptions
 from gantrymq.clients.spark.table.job import Ingest, IngestOptions
+from gantrymq.clients.transactions import checks
+from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm.board import unlink_board
 from gantrymq.shm.errors import Incompatible
 from gantrymq.shm.lineage import lineage_of
@@ -149,6 +153,38 @@ def test_broadcast_offsets_are_of_one_store(
         path.unlink()
     with consumer():
         poll_until(lambda: seen == [b"old", b"new"], "the new store's message")
+
+
+@mends("S25")
+def test_whoever_answers_checks_says_so_once(
+    own: Broker,
+    poll_until: Callable[..., object],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It did so each second, with a traceback, until the producer was closed."""
+    monkeypatch.setattr(checks, "_PAUSE_S", 0.01, raising=False)
+    attempts: list[str] = []
+    whole = Session.require_store
+
+    def counted(session: Session, before: str) -> Session:
+        attempts.append(before)
+        return whole(session, before)
+
+    monkeypatch.setattr(Session, "require_store", counted)
+
+    def checker(message: object) -> TransactionResolution:
+        return TransactionResolution.UNKNOWN
+
+    with Producer(home=own.home, producer_group="payers", transaction_checker=checker):
+        poll_until(lambda: attempts, "it has a session")
+        before, now = make_anew(own)
+        attempts.clear()
+        poll_until(lambda: len([one for one in attempts if one]) >= 3, "some attempts")
+        time.sleep(0.05)
+    said = [one for one in caplog.records if "checks of transactions" in one.message]
+    assert [one.exc_info for one in said] == [None]
+    assert f"has store {now} now, and this client was of store {before}" in said[0].message
 
 
 @mends("D1")

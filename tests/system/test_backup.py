@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gantrymq.brokerd import storefiles
 from gantrymq.brokerd.backup import backup
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.producer import Producer
@@ -22,6 +23,7 @@ from gantrymq.shm.errors import Rejected
 from gantrymq.temporary import Broker
 from tests.support.adversary import Victim
 from tests.support.brokers import ServingBroker, command
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 SEGMENT = 1 << 18
@@ -208,6 +210,32 @@ def test_config_files_are_read_whole(tmp_path: Path) -> None:
         (config / "topics.json").write_bytes(whole[: len(whole) // 2])
         copied = Path(backup(broker.home, tmp_path / "copy").home)
         assert (copied / "store" / "config" / "topics.json").read_bytes() == whole
+
+
+@mends("S18")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_deleted_topic_is_deleted_in_the_copy(tmp_path: Path, stopped: bool) -> None:
+    """Its messages are in the log, and nothing but `gantry/deleted_topics.json` tells."""
+    with Broker.temporary() as broker:
+        with Producer(broker.home) as producer:
+            for topic in ("gone", "kept"):
+                producer.send(topic, b"x")
+        assert command("topic", "delete", "gone", "--home", broker.home).returncode == ExitCode.OK
+        if stopped:
+            broker.stop()
+        source = set(os.listdir(broker.home / "store" / "gantry"))
+        copied = Path(backup(broker.home, tmp_path / "copy").home)
+    assert source <= storefiles.KNOWN.union(storefiles.UNDER_WAY)
+    wanted = {*storefiles.TRUTH, *storefiles.OF_THE_LOG} & source
+    assert wanted >= {"ledger", "deleted_topics.json"}
+    assert set(os.listdir(copied / "store" / "gantry")) == wanted.union(storefiles.IDENTITY)
+    with ServingBroker(copied, **TEMPORARY) as again:
+        again.wait_until_ready()
+        listed = command("topic", "list", "--home", copied)
+        assert "kept" in listed.stdout
+        assert "gone" not in listed.stdout
+        assert again.stop()[0] == ExitCode.OK
+    verify(copied / "store")
 
 
 def records(lines: str) -> list[dict[str, Any]]:

@@ -31,6 +31,16 @@ def producer(broker: Broker) -> Iterator[Producer]:
         yield open_producer
 
 
+@mends("S38")
+def test_a_batch_that_no_ring_holds_is_refused_by_name(producer: Producer, topic: str) -> None:
+    """Whatever makes it so large; the producer goes on."""
+    body, properties = bytes(1 << 20), {"note": "n" * 30_000}
+    for batch in ([Message(topic, body)] * 17, [Message(topic, b"", properties=properties)] * 600):
+        with pytest.raises(MessageIllegal, match="as several batches"):
+            producer.send_batch(batch)
+    assert producer.send_batch([Message(topic, body)] * 2)
+
+
 class _Special(Message, frozen=True, kw_only=True):
     """A message of somebody's own class."""
 

@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,16 +17,21 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gantrymq.brokerd.sample import rates, take
 from gantrymq.cli.board import running_board
+from gantrymq.cli.tail import _records
+from gantrymq.cli.top import _looks
+from gantrymq.cli.topic_show import find_topic
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.producer import Producer
 from gantrymq.shm.board import attach_board
 from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import BrokerGone
 from gantrymq.shm.layout import RECORD_BODY_CRC
 from gantrymq.temporary import Broker
 from tests.support.applications import require_light
 from tests.support.brokers import ServingBroker, command
 from tests.support.forked import run_program, start_forked
 from tests.support.terminal import Terminal
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 SENT = 40
@@ -222,6 +229,26 @@ def test_a_group_shows_who_holds_its_queues_and_what_is_in_work(home: Path) -> N
         poll_until(lambda: {q["pid"] for q in queues()} == {os.getpid()}, "the holder is shown")
         shown = rows("group", "list", "--home", home)
         assert [row["members"] for row in shown if row["group"] == "holder"] == [1]
+
+
+@mends("S21")
+def test_whoever_follows_a_board_ends_with_its_life(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another life may hold the lock at the next look: the board that is mapped is not its."""
+    board = running_board(home)
+    followers: list[Iterator[object]] = [
+        _looks(home, 0.01),
+        _records(home, board, find_topic(board, "seen"), (1, True)),
+    ]
+    for follower in followers:
+        assert next(follower)
+    sleeps = iter([None] * 100)  # and fails then
+    monkeypatch.setattr("gantrymq.cli.tail.time", SimpleNamespace(sleep=lambda _: next(sleeps)))
+    monkeypatch.setattr("gantrymq.clients.running.board_name", lambda home: "another")
+    for follower in followers:
+        with pytest.raises(BrokerGone, match="has ended"):
+            list(islice(follower, 100))
 
 
 def test_tail_is_no_member(home: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +18,26 @@ from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.queries.client import Client
-from gantrymq.shm.errors import Closed, GantryError, MessageIllegal, Rejected
+from gantrymq.clients.transactions import desk
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import (
+    Closed,
+    Evicted,
+    GantryError,
+    MessageIllegal,
+    Rejected,
+    TransactionFailed,
+    Unavailable,
+)
+from gantrymq.shm.kernels.words import store_word
 from gantrymq.temporary import Broker
 from tests.support.applications import FIRST, PATIENCE_S
+from tests.support.brokers import ServingBroker
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
+from tests.system.test_broker_away import WAITS
+from tests.system.test_patience import Beside, hung
 
 QUEUE = MessageQueue("t", 0)
 #: Every public method of what can be closed, with what it may be called with.
@@ -43,6 +61,13 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 #: These end it, or only say what was.
 ENDS = {"close", "stop", "lost_commits", "lost_acks", "is_running"}
+
+
+@pytest.fixture
+def own() -> Iterator[Broker]:
+    """Return a broker that may be stopped."""
+    with Broker.temporary() as broker:
+        yield broker
 
 
 def _made(kind: type, broker: Broker, name: str) -> Any:  # noqa: ANN401
@@ -150,7 +175,7 @@ def test_a_pull_consumer_in_use_says_what_the_rule_is(broker: Broker, topic: str
 
         taking = threading.Thread(target=take)
         taking.start()
-        poll_until(consumer._alone._lock.locked, "the other thread polls")
+        poll_until(lambda: bool(consumer._alone._holder), "the other thread polls")
         calls = {**CALLS[PullConsumer], "position": (MessageQueue(topic, 0),)}
         for name in calls.keys() - {"__enter__", "__iter__", "assignment"}:
             with pytest.raises(Rejected, match="one thread at a time"):
@@ -176,7 +201,7 @@ def test_another_thread_may_close_a_consumer_that_polls(broker: Broker, topic: s
 
     taking = threading.Thread(target=take)
     taking.start()
-    poll_until(consumer._alone._lock.locked, "the other thread polls")
+    poll_until(lambda: bool(consumer._alone._holder), "the other thread polls")
     consumer.close()
     taking.join(PATIENCE_S)
     assert [type(error) for error in ended] == [Closed]
@@ -207,3 +232,76 @@ def test_threads_that_use_a_consumer_as_they_like_lose_nothing(broker: Broker, t
             thread.join(PATIENCE_S)
     assert other == []
     assert sorted(map(int, found)) == list(range(400))
+
+
+@mends("S71")
+@pytest.mark.parametrize("name", [name for name in WAITS if name.startswith("Producer.send")])
+def test_whoever_closes_a_producer_ends_sends_that_wait_for_the_broker(
+    own: Broker, name: str
+) -> None:
+    producer = Producer(own.home, timeout=PATIENCE_S, producer_group="g")
+    producer.send("t", b"first")
+    producer._link.timeout = 0.02  # that `close` waits no longer
+    own.stop()
+    sending = Beside(lambda: WAITS[name](producer, None, math.inf))
+    poll_until(lambda: producer._link.is_away, "it waits for the broker")
+    with suppress(Unavailable):
+        producer.close()
+    assert isinstance(sending.require_told(), Closed | TransactionFailed)
+
+
+@mends("S72")
+def test_closing_drops_nothing_for_a_commit_without_an_answer(
+    own: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its halves and all other sends wait for the broker, which is away for longer."""
+    monkeypatch.setattr(desk, "_CLOSE_S", 0.02)
+    producer = Producer(own.home, timeout=PATIENCE_S, producer_group="g")
+    producer.send("t", b"first")
+    own.stop()
+    producer.send_oneway("t", b"oneway")
+    tx = producer.begin_transaction()
+    producer.send_async("t", b"half", transaction=tx)
+    tx.commit_async()
+    closing = Beside(producer.close)
+    poll_until(lambda: producer._link.is_away, "it has looked for the broker in vain")
+    own.start()
+    assert closing.require_told() is None
+    with Client(own.home) as client:
+        assert sum(client.max_offset(queue) for queue in client.queues("t")) >= 2
+
+
+@mends("S72")
+def test_closing_rolls_back_what_is_open_beside_a_commit_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(desk, "_CLOSE_S", 0.02)
+    with ServingBroker(tmp_path / "home", hung_agent_timeout=0) as broker:
+        broker.wait_until_ready()
+        producer = Producer(broker.home, timeout=PATIENCE_S, producer_group="g")
+        on_its_way, left_open = producer.begin_transaction(), producer.begin_transaction()
+        for tx in (on_its_way, left_open):
+            producer.send("t", b"half", transaction=tx)
+        with hung(broker.pid_of(Role.TXN_CHECKER)):
+            on_its_way.commit_async()
+            producer.close()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert f"the commit of {on_its_way!r} on its way" in told[0]
+    assert f"{left_open.transaction_id}" in told[1]
+
+
+@mends("S74")
+def test_a_producer_that_is_cut_off_says_what_to_do(own: Broker) -> None:
+    with Producer(own.home, timeout=PATIENCE_S) as producer:
+        producer.send("t", b"first")
+        link = producer._link
+        tail = link.lane.plan.control + layout.LANE_UP_TAIL
+        store_word(link.session.arena, tail, link.lane.put_end + 7)  # not aligned
+        link.session.writer_bell.ring()
+        poll_until(lambda: link.session.arena[layout.ARENA_EVICTED], "it is cut off")
+        for _ in range(2):
+            with pytest.raises(Evicted, match="close it and make another one"):
+                producer.send("t", b"x")
+    with Producer(own.home) as another:
+        assert another.send("t", b"x").message_id

@@ -13,8 +13,11 @@ import pytest
 
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.producer import Producer
+from gantrymq.shm.errors import Evicted
 from gantrymq.temporary import Broker
 from tests.support.forked import run_forked
+from tests.support.push import PATIENCE_S
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 
@@ -116,3 +119,19 @@ def test_what_cannot_be_set_is_refused(home: Path, arguments: tuple[str, ...], t
     with PullConsumer("lone", ["times"], home=home) as consumer:
         consumer.commit()
     assert text in ask(home, "reset-offset", *arguments, code=2)
+
+
+@mends("S61")
+def test_a_member_that_a_reset_ended_does_not_undo_it(home: Path) -> None:
+    """It was idle, so it did not give its queue back."""
+    with Producer(home) as producer:
+        producer.send_batch("undone", [b"%d" % number for number in range(10)], queue_id=0)
+    first = ConsumeFrom.FIRST_OFFSET
+    with PullConsumer("idle", ["undone"], home=home, consume_from=first) as consumer:
+        assert len(consumer.poll(timeout=PATIENCE_S)) == 10
+        place = ("--topic", "undone", "--queue", "0", "--to", "4", "--patience", "0")
+        ask(home, "reset-offset", "idle", *place)
+        with pytest.raises(Evicted):
+            consumer.poll(timeout=PATIENCE_S)
+        again = consumer.poll(timeout=PATIENCE_S)
+        assert [bytes(body) for body in again.bodies] == [b"%d" % number for number in range(4, 10)]

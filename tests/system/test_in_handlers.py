@@ -7,7 +7,12 @@ import subprocess
 import sys
 from collections import Counter
 
+import pytest
+
 from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.session import NEVER_NS
+from gantrymq.shm.errors import BrokerGone
 from gantrymq.temporary import Broker
 from tests.support.applications import FIRST, PATIENCE_S
 from tests.support.tree import ROOT
@@ -44,3 +49,21 @@ def _send_amid_sends(broker: Broker, unique_name: str) -> None:
                 found[message.topic] += 1
         assert not len(consumer.poll(timeout=0))
     assert found == stored
+
+
+@mends("S65")
+def test_a_send_that_does_not_wait_goes_on_so_behind_a_handlers(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker being away by then."""
+    with Producer(broker.home) as producer:
+        link = producer._link
+        monkeypatch.setattr(link, "_replace_session", lambda *_: pytest.fail("waits for a broker"))
+
+        def put() -> None:
+            link.at_once(lambda: None)  # as a handler's send_async comes amid this one
+            link._attach_again(NEVER_NS)
+
+        with pytest.raises(BrokerGone, match="away"):
+            link.at_once(put)
+        assert not link._impatient

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,6 +78,28 @@ def test_dead_letters_are_errors(
         f"%DLQ%{group}", "answered DEAD_LETTER",
     ):  # fmt: skip
         assert part in text
+
+
+@mends("S53")
+def test_dead_letters_that_come_together_are_told_together(
+    broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each with its message id; a thousand records would take longer than the thousand calls."""
+    count = 150
+    with Producer(broker.home) as producer:
+        receipts = [producer.send(topic, b"0", queue_id=0) for _ in range(count)]
+    seen = Seen(lambda _: ConsumeResult.DEAD_LETTER)
+
+    def told() -> list[str]:
+        return re.findall(r"\b[0-9A-F]{32}\b", "".join(said(caplog, logging.ERROR)))
+
+    with (
+        caplog.at_level(logging.WARNING),
+        PushConsumer(f"g-{topic}", [topic], seen, home=broker.home, consume_from=FIRST),
+    ):
+        poll_until(lambda: len(told()) >= count, "all are told", PATIENCE_S)
+    assert sorted(told()) == sorted(receipt.message_id for receipt in receipts)
+    assert len(said(caplog, logging.ERROR)) < count // 2
 
 
 PROGRAM = """

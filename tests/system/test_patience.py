@@ -241,6 +241,7 @@ def test_a_call_waits_for_a_hung_agent_as_long_as_it_was_told(
 #: Locks that are held for a few statements, by nobody who waits for anything else.
 MOMENTS = {
     "WriterLink.lock", "Backlog._lock", "CheckerLink._lock", "Commits._lock", "Session._turn",
+    "OwnThread._lock",
 }  # fmt: skip
 #: Calls on one transaction; they wait for each other.
 SHARED: dict[str, Callable[[Producer, Transaction, float], object]] = {

@@ -19,6 +19,7 @@ from gantrymq.shm.errors import BrokerGone, Closed, FilterSyntaxError, GroupIlle
 from gantrymq.temporary import Broker
 from tests.support.push import FIRST, PATIENCE_S, Seen, dead_letters, hold, left_over, send
 from tests.support.trials import mends
+from tests.support.watchdog import poll_until
 
 
 @pytest.fixture(name="broker", scope="module")
@@ -72,6 +73,33 @@ def test_a_listener_that_never_ends_is_reported_and_its_message_sent_back(
             go_on.set()
     assert "consume_timeout" in dead[1]["DLQ_REASON"]
     assert left_over(broker, group, topic) == 0
+
+
+@mends("S42")
+def test_stop_leaves_to_others_what_waits_behind_a_call_that_hangs(
+    broker: Broker, topic: str
+) -> None:
+    """Its message was sent back: nothing holds the queue any more."""
+    go_on = threading.Event()
+    group = "g-" + topic
+    send(broker, topic, range(2), queue_id=0)
+    consumer = PushConsumer(
+        group, [topic], lambda m: hold(m, b"1", go_on), home=broker.home, consume_from=FIRST,
+        consume_timeout=0.2, max_attempts=1,
+    )  # fmt: skip
+    with consumer:
+        try:
+            assert dead_letters(broker, group, 1, wanted=[1])
+            with pytest.raises(TimeoutError, match="still at work"):
+                consumer.stop(timeout=0)
+            send(broker, topic, range(2, 3), queue_id=0)
+            with PullConsumer(group, [topic], home=broker.home) as other:
+                assert bytes(other.poll(timeout=PATIENCE_S)[0].body) == b"2"
+            poll_until(lambda: not consumer.is_running, "it has left")
+            with pytest.raises(TimeoutError, match="still at work"):
+                consumer.stop(timeout=0)
+        finally:
+            go_on.set()
 
 
 def test_broadcasting_gives_all_to_each_and_goes_on_where_it_was(

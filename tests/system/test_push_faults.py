@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
 from gantrymq.clients.message import Message
+from gantrymq.clients.push import broadcast
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.push.messagemodel import MessageModel
 from gantrymq.shm.errors import ConsumerFailed
+from gantrymq.shm.ownfiles import replace_whole
 from gantrymq.temporary import Broker
 from tests.support.push import FIRST, PATIENCE_S, Seen, left_over, send
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 #: Of a topic that its first member's subscription makes.
@@ -150,6 +155,66 @@ def test_a_fault_of_a_listener_thread_is_told_and_counts_as_an_attempt(
     with PushConsumer(group, [topic], others, home=broker.home):
         others.wait_for(1)
     assert [(m.body, m.delivery_attempt) for m in others.messages] == [(b"2", 2)]
+
+
+@mends("S24")
+def test_a_full_disk_of_the_clients_ends_no_broadcasting_consumer(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """It goes on, says so once, and saves its offsets when there is room."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(broadcast, "SAVE_NS", 1_000_000)
+    refused = [errno.ENOSPC]
+    tries: list[int] = []
+
+    def replace(*given: Any, **options: Any) -> None:  # noqa: ANN401
+        tries.append(1)
+        if refused:
+            raise OSError(refused[0], os.strerror(refused[0]))
+        replace_whole(*given, **options)
+
+    monkeypatch.setattr(broadcast, "replace_whole", replace)
+    seen = Seen()
+    with PushConsumer(
+        "g-" + topic, [topic], seen, home=broker.home, consume_from=FIRST,
+        model=MessageModel.BROADCASTING,
+    ) as consumer:  # fmt: skip
+        send(broker, topic, range(5), queue_id=0)
+        seen.wait_for(5)
+        poll_until(lambda: len(tries) > 3, "some commits", PATIENCE_S)
+        assert consumer.is_running
+        assert len([text for text in caplog.messages if "no room for" in text]) == 1
+        refused.clear()
+        poll_until(lambda: list(tmp_path.rglob("*.json")), "it is saved", PATIENCE_S)
+        send(broker, topic, range(5, 8), queue_id=0)
+        seen.wait_for(8)
+        refused.append(errno.EDQUOT)
+        tries.clear()
+        send(broker, topic, range(8, 10), queue_id=0)
+        seen.wait_for(10)
+    assert [text for text in caplog.messages if "last offsets are not stored" in text]
+
+
+@mends("S24")
+def test_another_error_of_the_clients_disk_is_final(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not pass by itself."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(broadcast, "SAVE_NS", 1_000_000)
+
+    def replace(*given: object, **options: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(broadcast, "replace_whole", replace)
+    consumer = PushConsumer(
+        "g-" + topic, [topic], Seen(), home=broker.home, model=MessageModel.BROADCASTING
+    )
+    consumer.start()
+    poll_until(lambda: not consumer.is_running, "it has ended", PATIENCE_S)
+    with pytest.raises(ConsumerFailed, match="Input/output error"):
+        consumer.stop()
 
 
 def test_a_broadcasting_consumer_keeps_its_offsets_through_a_fault(

@@ -15,13 +15,18 @@ import pytest
 from gantrymq.clients.consumer import PullConsumer
 from gantrymq.clients.groupreset import reset_offsets
 from gantrymq.clients.message import Message, MessageQueue
+from gantrymq.clients.push import dispatcher
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.push.member import PushMember
+from gantrymq.clients.push.window import Window
 from gantrymq.shm import layout
 from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import BrokerGone
 from tests.support.brokers import ServingBroker
 from tests.support.forked import start_program
-from tests.support.push import FIRST, PATIENCE_S, dead_letters, send
+from tests.support.push import FIRST, PATIENCE_S, dead_letters, hold, send
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 
@@ -88,6 +93,51 @@ def test_who_was_stopped_and_evicted_learns_it_first(
     lines = [line.split() for line in seen.read_text().splitlines()]
     assert [int(body) for body, _ in lines[:3]] == [0, 1, 2]
     assert all(int(body) >= 6 and lost == "1" for body, lost in lines[3:]), lines
+
+
+@mends("S43")
+@pytest.mark.parametrize("how", ["gone", "evicted"])
+def test_ordered_a_resumed_consumer_waits_for_its_earlier_call_for_a_queue(
+    serving: ServingBroker, unique_name: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """However long that takes, and though its lease is over; other queues go on."""
+    monkeypatch.setattr(dispatcher, "FINISH_NS", 0)
+    topic, group = unique_name, "g-" + unique_name
+    calls: list[int] = []
+    go_on = threading.Event()
+
+    def listen(message: Message) -> None:
+        calls.append(int(bytes(message.body)))
+        hold(message, b"0", go_on)
+
+    def window_of(member: PushMember) -> Window | None:
+        queue = MessageQueue(topic, 0)
+        return next((w for w in list(member.windows.values()) if w.queue == queue), None)
+
+    def is_fetched_again() -> bool:
+        window = consumer._dispatcher and window_of(consumer._dispatcher.member)
+        return bool(window and window is not first and window.covered == 3)
+
+    send(serving, topic, range(3), queue_id=0)
+    with PushConsumer(
+        group, [topic], listen, home=serving.home, consume_from=FIRST, orderly=True, concurrency=4
+    ) as consumer:
+        try:
+            poll_until(lambda: calls == [0], "its first call hangs")
+            assert consumer._dispatcher is not None
+            first = window_of(consumer._dispatcher.member)
+            if how == "gone":
+                consumer._dispatcher.member.session._why_over = BrokerGone("as by a restart")
+            else:
+                reset(serving, group, MessageQueue(topic, 0), 0)
+            poll_until(is_fetched_again, "the queue is there again")
+            send(serving, topic, range(10, 11), queue_id=1)
+            poll_until(lambda: 10 in calls, "another queue goes on")
+            assert calls == [0, 10]
+        finally:
+            go_on.set()
+        poll_until(lambda: calls[-1] == 2, "all came")
+    assert calls == [0, 10, 0, 1, 2]
 
 
 def test_groups_may_die(serving: ServingBroker, unique_name: str) -> None:

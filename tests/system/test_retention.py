@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,14 +11,17 @@ import pytest
 from gantrymq import ConsumeFrom
 from gantrymq.brokerd.verify import verify
 from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.control import look_at
 from gantrymq.clients.home import store_of
 from gantrymq.clients.producer import Producer
-from gantrymq.shm import layout
+from gantrymq.shm import layout, wire
 from gantrymq.shm.board import Board
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import DiskFull
 from tests.support.agents import restarts_of, wait_until_shown
+from tests.support.brokers import command
 from tests.support.faulty_broker import FaultyBroker, fault
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 SEGMENT = 1 << 16
@@ -114,3 +118,43 @@ def is_refused(producer: Producer) -> bool:
     except DiskFull:
         return True
     return False
+
+
+@mends("S47")
+def test_a_deleted_topic_leaves_at_the_first_start_after_its_messages(
+    broker: FaultyBroker,
+) -> None:
+    """Its place is free; one that is made again begins as one that never was, kills included."""
+    home = broker.home
+    with Producer(home) as producer:
+        for _ in range(3):
+            producer.send_batch("old", [bytes(200)] * 100)
+        with look_at(home) as look:
+            look.request(wire.DeleteTopic("old"), wire.Done)
+        for _ in range(10):
+            producer.send_batch("orders", [bytes(200)] * 100)
+        wait_until_shown(home)
+        broker.fail(fault("used", 86, ""))
+        low = broker.board.word
+        poll_until(lambda: low(layout.BOARD_LOW) >= 4 * SEGMENT, "its segments go")
+        broker.fail(fault("used", 40, ""))
+    assert places(home)["deleted_topics"] == 1
+    broker.stop()
+    broker.again().wait_until_ready()
+    assert places(home)["deleted_topics"] == 0
+    with Producer(home) as producer:
+        assert producer.send("old", b"new").queue_offset == 0
+        wait_until_shown(home)
+        broker.kill_all()
+        broker.again().wait_until_ready()
+        assert producer.send("old", b"last").queue_offset == 1
+    with PullConsumer("g", ["old"], home=home, consume_from=ConsumeFrom.FIRST_OFFSET) as consumer:
+        assert bodies_of(consumer, b"last") == [b"new", b"last"]
+    broker.stop()
+    assert verify(store_of(home)).findings == []
+
+
+def places(home: Path) -> dict[str, int]:
+    done = command("status", "--json", "--home", home)
+    found: dict[str, int] = json.loads(done.stdout)["places"]
+    return found

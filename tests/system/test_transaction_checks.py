@@ -16,6 +16,7 @@ from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm.errors import Closed, GantryError, TransactionDecided
 from gantrymq.temporary import Broker
 from tests.support.transactions import delivered
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 PATIENCE_S = 60.0
@@ -42,7 +43,7 @@ class Asked:
         assert isinstance(message, ReceivedMessage)
         self.messages.append(message)
         answer = self.answers[min(len(self.messages), len(self.answers)) - 1]
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer  # type: ignore[return-value]
 
@@ -72,11 +73,12 @@ def test_an_abandoned_transaction_is_asked_about(
             tx.commit()
 
 
+@mends("S70")
 def test_a_checker_that_fails_is_asked_again(
     broker: Broker, unique_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It raises, returns nonsense, does not know: counted as UNKNOWN, with a warning."""
-    asked = Asked(RuntimeError(unique_name), "commit", UNKNOWN, COMMIT)
+    """It raises, exits, returns nonsense, does not know: counted as UNKNOWN, with a warning."""
+    asked = Asked(RuntimeError(unique_name), SystemExit(1), "commit", UNKNOWN, COMMIT)
     with (
         caplog.at_level(logging.WARNING, "gantrymq"),
         Producer(broker.home, producer_group=unique_name, transaction_checker=asked) as producer,
@@ -85,9 +87,9 @@ def test_a_checker_that_fails_is_asked_again(
         producer.send(unique_name, b"rescued", transaction=tx)
         poll_until(lambda: delivered(broker, unique_name) == [b"rescued"], "it is committed")
     told = [record.getMessage() for record in caplog.records]
-    assert sum("transaction_checker failed" in text for text in told) == 1
+    assert sum("transaction_checker failed" in text for text in told) == 2
     assert sum("no TransactionResolution" in text for text in told) == 1
-    assert len(asked.messages) >= 4, "again what takes longer to answer than the interval"
+    assert len(asked.messages) >= 5, "again what takes longer to answer than the interval"
 
 
 def test_a_checker_that_hangs_holds_up_nobody_else(broker: Broker, unique_name: str) -> None:

@@ -9,6 +9,7 @@ import select
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from gantrymq.clients.producer import Producer
 from gantrymq.shm.codes import Role
-from gantrymq.shm.errors import Closed, Timeout
+from gantrymq.shm.errors import Closed, QueueFull, Timeout
 from gantrymq.temporary import Broker
 from tests.support.applications import PATIENCE_S
 from tests.support.brokers import ServingBroker
@@ -53,7 +54,7 @@ def test_a_future_completes_however_long_the_store_takes(own: Broker) -> None:
 
 @mends("H6")
 def test_a_future_completes_after_a_restart(own: Broker) -> None:
-    """What is in the ring is stored by the broker's next life, whenever that is."""
+    """What is in the ring, or waits for one, is stored by the broker's next life."""
 
     async def send(producer: Producer) -> int:
         waiting = asyncio.wrap_future(producer.send_async("t", b"x"))
@@ -64,7 +65,7 @@ def test_a_future_completes_after_a_restart(own: Broker) -> None:
         await asyncio.to_thread(own.start)
         return (await waiting).queue_offset
 
-    with Producer(own.home, timeout=0.02) as producer:
+    with Producer(own.home, timeout=PATIENCE_S) as producer:
         producer.send_async("t", b"first").result(PATIENCE_S)
         own.stop()
         assert asyncio.run(send(producer)) >= 0
@@ -113,6 +114,23 @@ def test_a_raising_callback_does_not_end_the_watcher(own: Broker) -> None:
         assert all(future.result(0) for future in futures)
 
 
+@mends("S70")
+def test_a_callback_that_exits_does_not_end_the_thread_that_hands_over(own: Broker) -> None:
+    def leave(_future: object) -> None:
+        raise SystemExit("of a callback")
+
+    with Producer(own.home, timeout=PATIENCE_S) as producer:
+        producer.send("t", b"first")
+        own.stop()
+        given_up = producer.send_async("t", b"in vain", timeout=0.02)
+        given_up.add_done_callback(leave)
+        kept = producer.send_async("t", b"kept")
+        poll_until(given_up.done, "its time is up")
+        own.start()
+        assert kept.result(PATIENCE_S).queue_offset >= 0
+        assert producer.send("t", b"later").queue_offset >= 0
+
+
 @mends("H6")
 def test_a_closed_producers_futures_end(own: Broker) -> None:
     producer = Producer(own.home, timeout=0.02)
@@ -142,5 +160,28 @@ def test_who_takes_completions_of_others_wakes_who_sleeps(own: Broker) -> None:
             link.look()
         finally:
             link._sleepers -= 1
-        assert select.select([link.session.fileno()], [], [], 0)[0]
+        assert select.select([link.session.bell.fileno()], [], [], 0)[0]
         assert future.result(0).queue_offset >= 0
+
+
+@mends("S73")
+def test_sends_in_a_tight_loop_leave_behind_what_waited_for_the_broker(own: Broker) -> None:
+    ends = threading.Event()
+
+    def feed(producer: Producer) -> None:
+        while not ends.is_set():
+            with suppress(QueueFull):
+                producer.send_oneway("t", b"x")
+
+    with Producer(own.home, timeout=PATIENCE_S) as producer:
+        producer.send("t", b"first")
+        feeding = threading.Thread(target=feed, args=[producer])
+        own.stop()
+        feeding.start()
+        try:
+            poll_until(lambda: len(producer._link.backlog._sends) > 5000, "many wait")
+            own.start()
+            poll_until(lambda: not producer._link.backlog, "all are handed over")
+        finally:
+            ends.set()
+            feeding.join()

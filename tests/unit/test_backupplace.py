@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from gantrymq.brokerd import backup as backups
+from gantrymq.brokerd import temporaryhome
 from gantrymq.brokerd.backup import backup
 from gantrymq.brokerd.backupplace import require_free, require_outside
 from gantrymq.shm.errors import DiskFull, GantryError, Rejected
+from tests.support.trials import mends
 
 
 @pytest.fixture
@@ -101,3 +103,20 @@ def test_a_copy_that_fails_leaves_nothing(
     with pytest.raises(told):
         backup(home, tmp_path / "bk")
     assert not [name for name in os.listdir(tmp_path) if name.startswith("bk")]
+
+
+@mends("S19")
+def test_a_disk_that_is_full_from_the_beginning_leaves_nothing(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the mark by which a later one would know it."""
+
+    def create(path: Path) -> int:
+        path.touch()
+        return os.open("/dev/full", os.O_WRONLY)
+
+    monkeypatch.setattr(temporaryhome, "create_file", create)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(DiskFull, match="nothing is left of it"):
+        backup(home, tmp_path / "bk")
+    assert sorted(tmp_path.iterdir()) == before

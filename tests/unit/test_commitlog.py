@@ -6,10 +6,18 @@ import random
 
 import pytest
 
-from gantrymq.brokerd.commitlog import CommitLog, prepare_spare, segment_bases
+from gantrymq.brokerd.commitlog import (
+    MARGIN_PARTS,
+    CommitLog,
+    prepare_spare,
+    room_for_segment,
+    segment_bases,
+)
 from gantrymq.shm.lognames import segment_name
-from tests.support.simdisk import Disk
+from gantrymq.shm.storage import is_disk_full
+from tests.support.simdisk import PAGE_BYTES, Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 SEGMENT_BYTES = 16 * 1024
 CUTS = 60
@@ -69,6 +77,29 @@ def test_a_start_where_the_next_segment_is_due_waits_for_room() -> None:
     log.roll()
     log.append(memoryview(b"x" * 100), SEGMENT_BYTES)
     assert storage.list("commitlog") == [f"{0:020d}", f"{SEGMENT_BYTES:020d}"]
+
+
+@mends("S29")
+@pytest.mark.parametrize("short", [1, SEGMENT_BYTES // 2, SEGMENT_BYTES])
+def test_a_segment_that_does_not_fit_takes_nothing_from_others(short: int) -> None:
+    """F7: a failed allocation has all that is free until its file is removed."""
+    disk = Disk()
+    storage = SimStorage(disk)
+    log = CommitLog(storage, SEGMENT_BYTES, 0)
+    wanted = room_for_segment(SEGMENT_BYTES)
+    disk.capacity = disk.used() + wanted - short
+    free = [storage.free_bytes()]
+    disk.watch = lambda *_: free.append(storage.free_bytes())
+    for _ in range(2):
+        with pytest.raises(OSError, match="are free") as failed:
+            prepare_spare(storage, SEGMENT_BYTES, "spare.flusher")
+        assert is_disk_full(failed.value)
+        with pytest.raises(OSError, match="are free"):
+            log.roll()
+    assert set(free) == {wanted - short}
+    disk.capacity += short
+    log.roll()
+    assert 0 < SEGMENT_BYTES // MARGIN_PARTS <= min(free) < PAGE_BYTES
 
 
 def test_the_first_segment_and_one_behind_all_that_went_are_made() -> None:

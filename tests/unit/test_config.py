@@ -153,3 +153,19 @@ def test_a_time_that_rocketmq_counts_otherwise_says_its_unit() -> None:
 def test_other_names_that_cannot_be_taken(given: dict[str, object], says: str) -> None:
     with pytest.raises(SettingIllegal, match=says):
         config.load(None, given, {})
+
+
+@mends("S49")
+def test_the_longest_files_are_those_of_a_java_int() -> None:
+    """Whatever is taken once, rounded, is taken of the store's own note again."""
+    longest = (1 << 31) - 1
+    for name in ("mapped_file_size_commit_log", "mapped_file_size_consume_queue_ext"):
+        assert getattr(config.load(None, {name: longest}, {}).settings, name) == longest
+        with pytest.raises(SettingIllegal):
+            config.load(None, {name: longest + 1}, {})
+    name = "mapped_file_size_consume_queue"
+    settings = config.load(None, {name: longest // 20 * 20 - 1}, {}).settings
+    value = settings.mapped_file_size_consume_queue
+    assert config.load(None, None, {}).replaced(name, value, "the store").settings == settings
+    with pytest.raises(SettingIllegal):
+        config.load(None, {name: longest}, {})

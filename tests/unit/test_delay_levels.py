@@ -40,6 +40,24 @@ def test_a_level_is_delivered_when_it_is_due(life: Life) -> None:
     life.stop()
 
 
+@mends("S52")
+@pytest.mark.parametrize("parked", ["level", "delay"])
+def test_what_is_due_on_a_durable_topic_waits_for_no_flush_interval(
+    tmp_path: Path, parked: str
+) -> None:
+    """It can be seen when it is due, as on other topics; retries are such messages."""
+    life = Life(tmp_path, SimClock(), {"flush_interval_commit_log": 60_000}, topics=())
+    life.metadata.create("later", 2, "durable")
+    life.park(level_message(1) if parked == "level" else after_message(life, 1_000))
+    (topic,) = (each for each in life.board.topics() if each.name == "later")
+    queue = topic.queue_base + (0 if parked == "level" else 1)
+    life.run_for(999)
+    assert life.board.queue(queue)["max_offset"] == 0
+    life.run_for(10)
+    assert life.board.queue(queue)["max_offset"] == 1
+    life.stop()
+
+
 @mends("H1")
 def test_names_of_an_application_that_are_nearly_ours_stay_and_mean_nothing(life: Life) -> None:
     """Of a delay level, a time and a delay; each is delivered where and when it was to be."""

@@ -19,6 +19,7 @@ from gantrymq.shm.storage import PosixStorage
 from tests.support import otherselves
 from tests.support.adversary import Victim
 from tests.support.door import opened
+from tests.support.simclock import SimClock
 
 NAME = "mapped_file_size_commit_log"
 
@@ -106,7 +107,7 @@ def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None
     make_directories(home)
     life, configuration = begin(store_of(home), profile="temporary")
     assert epoch.find_old_board(home) is None
-    board = epoch.create_board(home, life, configuration.settings, 1)
+    board = epoch.create_board(home, life, configuration.settings, SimClock())
     epoch.announce(home, life, board)
     assert read_board_file(home)["board"] == board.name
     old = epoch.find_old_board(home)
@@ -114,7 +115,7 @@ def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None
     assert old.epoch == life.epoch
     assert old.memory.readonly
     later, configuration = begin(store_of(home), profile="temporary")
-    new = epoch.create_board(home, later, configuration.settings, 2)
+    new = epoch.create_board(home, later, configuration.settings, SimClock())
     epoch.forget_old_boards(home, new.name)
     assert epoch.find_old_board(home) is None
     epoch.announce(home, later, new)

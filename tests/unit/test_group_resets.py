@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gantrymq.shm.groupwire import Leave, Refused, Reset, WasReset
+from gantrymq.shm.groupwire import Commit, Leave, Refused, Reset, WasReset, encode
+from gantrymq.workers.groups.membership import DONE_MAX
 from tests.support.groups_rig import only
+from tests.support.trials import mends
 from tests.unit.test_push_groups import known, rig_with
 
 MINUTE_NS = 60_000_000_000
@@ -91,3 +93,35 @@ def test_two_resets_of_one_queue_do_not_meet() -> None:
     assert "already" in only(operator.say(Reset(2, "g", {0: 50})), Refused).text
     hand.release(0)
     assert only(operator.listen(), WasReset).serial == 1
+
+
+@mends("S37")
+def test_resets_that_name_no_queue_are_refused() -> None:
+    rig = rig_with()
+    hand, operator = rig.attach(), rig.attach()
+    hand.join()
+    for serial in (1, 2):
+        assert operator.lane.put(encode(Reset(serial, "g", {})))
+    rig.settle()
+    refused = [notice for notice in operator.listen() if isinstance(notice, Refused)]
+    assert [notice.serial for notice in refused] == [1, 2]
+
+
+@mends("S36")
+def test_ranges_beyond_the_bound_cut_off_no_later_holder() -> None:
+    """Whether one request brought them, or an older ledger has them already."""
+    rig = rig_with()
+    hand = rig.attach()
+    hand.join()
+    hand.start(q0=900)
+    rig.agent.ledger.start("g", ("orders", 0), 100_000, hand.number)
+    for first in (1, 2041):
+        done = [(first + 2 * number, first + 2 * number + 1) for number in range(1020)]
+        hand.say(Commit(0, hand.leases, done={0: done}))
+    assert len(known(rig).done) == DONE_MAX
+    many = [(first, first + 1) for first in range(10_001, 13_001, 2)]
+    rig.agent.ledger.finish_all("g", ("orders", 0), many)
+    hand.die()
+    other = rig.attach()
+    other.join()
+    assert len(other.granted[0].done) == DONE_MAX

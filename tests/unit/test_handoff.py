@@ -11,6 +11,7 @@ from gantrymq.clients.push.chunks import CHUNK_NS, CHUNK_ROWS, Chunk, Failure, P
 from gantrymq.clients.push.handoff import Handoff
 from gantrymq.clients.push.watch import RELIEF_NS, Limits, Watch
 from gantrymq.clients.push.window import Window
+from tests.support.trials import mends
 
 NO_BATCH = cast("Any", SimpleNamespace())
 
@@ -36,6 +37,7 @@ class Queue:
 
 
 def take(handoff: Handoff) -> Chunk:
+    assert not nothing_is_ready(handoff), "a thread would wait"
     chunk = handoff.take()
     assert chunk is not None
     return chunk
@@ -125,6 +127,87 @@ def test_what_takes_too_long_is_given_away_once() -> None:
     assert not queue.window.is_idle
 
 
+def hang(handoff: Handoff, *, send_back: bool = True) -> Chunk:
+    """A thread takes the next chunk; its first call takes too long."""
+    chunk = take(handoff)
+    chunk.current = chunk.rows.popleft()
+    watch = Watch(handoff, Limits(17, 1000, send_back))
+    for now in (0, 1000):
+        watch.look(now)
+    return chunk
+
+
+@mends("S42")
+def test_who_hangs_alone_holds_nobody_back_and_two_never_run_alone_at_once() -> None:
+    handoff = Handoff(4)
+    queue = Queue(handoff)
+    for row in range(6):
+        queue.put(row, alone=row in (0, 2))
+    hangs = hang(handoff)
+    assert [failure.offset for failure in handoff.failures] == [0]
+    work(handoff, take(handoff))
+    alone = take(handoff)
+    assert (alone.rows[0], nothing_is_ready(handoff)) == (2, True)
+    handoff.finish(hangs, 1)
+    assert nothing_is_ready(handoff), "its end does not stand for the other's"
+    work(handoff, alone)
+    assert [take(handoff).rows[0] for _ in range(3)] == [3, 4, 5]
+    assert queue.window.done() == [(1, 3)]
+
+
+@mends("S42")
+def test_who_runs_alone_waits_for_nobody_that_hangs() -> None:
+    """Whenever that call ends, its thread has nothing to go on with beside who runs alone."""
+    handoff = Handoff(1)
+    queue = Queue(handoff)
+    queue.put(0, 1)
+    queue.put(2, alone=True)
+    hangs = hang(handoff)
+    alone = take(handoff)
+    assert (alone.rows[0], nothing_is_ready(handoff)) == (2, True)
+    assert not hangs.rows
+    work(handoff, alone)
+    assert take(handoff).rows[0] == 1
+    assert queue.window.done() == [(2, 3)]
+
+
+@mends("S42")
+def test_a_queue_is_given_back_though_a_call_for_it_hangs_that_was_sent_back() -> None:
+    handoff = Handoff(1)
+    queue = Queue(handoff)
+    queue.put(0)
+    hangs = hang(handoff)
+    assert not queue.window.is_idle, "`groups` has not answered"
+    queue.window.owed -= 1
+    assert queue.window.is_idle
+    assert not handoff.is_at_work
+    handoff.finish(hangs, 1)
+    assert (queue.window.running, handoff.refused) == (0, 0)
+
+
+@mends("S42")
+def test_ordered_who_hangs_alone_holds_its_queue_back_and_no_other() -> None:
+    handoff = Handoff(4, orderly=True)
+    one, other = Queue(handoff, 0), Queue(handoff, 1)
+    one.put(0, alone=True)
+    one.put(1, 2)
+    beside = other.put(0)
+    hangs = hang(handoff, send_back=False)
+    assert take(handoff) is beside
+    assert nothing_is_ready(handoff)
+    assert handoff.is_at_work
+    work(handoff, beside)
+    handoff.finish(hangs, 1)
+    other.put(1, alone=True)
+    hangs = hang(handoff, send_back=False)
+    alone = take(handoff)
+    assert alone.run is other.run
+    handoff.finish(hangs, 2)
+    assert nothing_is_ready(handoff), "what is behind it in its chunk waits as well"
+    work(handoff, alone)
+    assert list(take(handoff).rows) == [2]
+
+
 def test_what_has_failed_amid_a_chunk_that_takes_long_is_told_before_its_end() -> None:
     handoff = Handoff(1)
     queue = Queue(handoff)
@@ -160,9 +243,30 @@ def test_ordered_one_chunk_of_a_queue_is_out_and_a_failed_one_comes_first_again(
     assert one.window.committed == 1
     assert nothing_is_ready(handoff)
     one.window.suspended = False
-    handoff.go_on(first)
+    handoff.go_on(one.window)
     assert take(handoff) is first
     assert list(first.rows) == [1, 2]
+
+
+@mends("S43")
+def test_ordered_a_lease_waits_for_the_call_that_one_before_has_left_and_so_does_its_end() -> None:
+    handoff = Handoff(4, orderly=True)
+    before = Queue(handoff)
+    before.put(0)
+    left = take(handoff)
+    left.current = left.rows.popleft()
+    for _ in range(2):  # the second one is lost meanwhile, too
+        before.window.held = False
+        after = Queue(handoff)
+        handoff.welcome(after.window)
+        again = after.put(0)
+        assert nothing_is_ready(handoff)
+        assert not after.window.is_idle
+        before = after
+    handoff.finish(left, 1)
+    assert take(handoff) is again
+    work(handoff, again)
+    assert (after.window.is_idle, after.window.committed) == (True, 1)
 
 
 def test_a_halted_windows_chunks_are_dropped_and_late_results_refused() -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gantrymq.brokerd.holders import read_pins
 from gantrymq.clients.spark.options import ReadOptions
 from gantrymq.clients.spark.table.files import TableFiles
-from gantrymq.clients.spark.table.job import Ingest, IngestOptions
+from gantrymq.clients.spark.table.job import Ingest, IngestOptions, run_here
 from gantrymq.clients.spark.table.manifest import MANIFEST, load_manifest
-from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.errors import Incompatible, SettingIllegal
 from gantrymq.shm.jsonsum import with_sum
 from gantrymq.shm.lineage import FIELD, FILE
-from tests.support.tables import GrowingStore, listed, require_equal
+from gantrymq.shm.storage import PosixStorage
+from tests.support.otherselves import OTHER_UID, is_root
+from tests.support.tables import SEGMENT_BYTES, GrowingStore, listed, require_equal
 from tests.support.trials import mends
 
 FIRST, SECOND = "a" * 32, "b" * 32
@@ -90,6 +95,115 @@ def test_a_log_with_another_past_is_refused(
     assert not (growing.root / "gantry" / "pins").exists(), "nothing is held there for it"
     ingest(growing.root, out.with_name("fresh"))
     require_equal(out.with_name("fresh"), growing.root, includeActive="false")
+
+
+def open_job(growing: GrowingStore, out: Path) -> Ingest:
+    words = {"store": str(growing.root), "includeActive": "false"}
+    return Ingest(IngestOptions(ReadOptions.parse(words), str(out), "t"))
+
+
+@mends("S21")
+@pytest.mark.parametrize("change", [made_anew, put_back])
+def test_a_job_that_goes_on_looks_at_each_step(
+    table: tuple[GrowingStore, Path], change: Callable[[GrowingStore], None]
+) -> None:
+    """The store is swapped under one that follows it: nothing of the other one is added."""
+    growing, out = table
+    with open_job(growing, out) as job:
+        assert job.step() is None
+        before = listed(out), load_manifest(TableFiles(str(out)))
+        change(growing)
+        name_store(growing.root, (FIRST, 0), (SECOND, SEGMENT_BYTES))
+        with pytest.raises(Incompatible, match=f"store {FIRST} up to.*is store {SECOND}"):
+            job.step()
+        assert (listed(out), load_manifest(TableFiles(str(out)))) == before
+    assert not (growing.root / "gantry" / "pins").exists(), "nothing is held there for it"
+
+
+@mends("S21")
+def test_a_job_refuses_a_log_that_has_become_shorter(table: tuple[GrowingStore, Path]) -> None:
+    """It does not wait until the other log has reached its position."""
+    growing, out = table
+    with open_job(growing, out) as job:
+        shutil.rmtree(growing.root)
+        GrowingStore(growing.root).grow()
+        name_store(growing.root, (FIRST, 0), (SECOND, SEGMENT_BYTES))
+        with pytest.raises(Incompatible, match=f"store {FIRST} up to.*is store {SECOND}"):
+            job.step()
+
+
+@mends("S21")
+def test_a_store_that_is_swapped_while_a_step_reads_it_is_not_committed(
+    table: tuple[GrowingStore, Path],
+) -> None:
+    """What was read may be of either."""
+    growing, out = table
+    growing.grow()
+
+    def swapped(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        results = run_here(function, tasks)
+        put_back(growing)
+        name_store(growing.root, (FIRST, 0), (SECOND, SEGMENT_BYTES))
+        return results
+
+    words = {"store": str(growing.root), "includeActive": "false"}
+    options = IngestOptions(ReadOptions.parse(words), str(out), "t")
+    before = position_of(out)
+    with Ingest(options, swapped) as job, pytest.raises(Incompatible, match="another record"):
+        job.step()
+    assert position_of(out) == before
+
+
+@mends("S21")
+def test_the_pin_of_a_job_follows_the_id_of_its_store(table: tuple[GrowingStore, Path]) -> None:
+    """A back-up that has all that was read is put back: the job goes on, and so does its pin."""
+    growing, out = table
+    with open_job(growing, out) as job:
+        pin = growing.root / "gantry" / "pins" / "t"
+        assert json.loads(pin.read_bytes())["store"] == FIRST
+        pin.unlink()
+        name_store(growing.root, (FIRST, 0), (SECOND, position_of(out)))
+        assert job.step() is None
+        assert json.loads(pin.read_bytes())["store"] == SECOND
+        growing.grow()
+        assert job.step() is not None
+        assert [one.damage for one in read_pins(PosixStorage(str(growing.root)))] == [""]
+
+
+@mends("S22")
+def test_what_root_notes_in_a_store_belongs_to_its_owner(store_dir: Path) -> None:
+    """The broker has to read the pins; an ingest by root made them so that it could not.
+
+    Tried with a second uid by root; nobody else has any.
+    """
+    growing = GrowingStore(store_dir)
+    growing.grow()
+    name_store(store_dir, (FIRST, 0))
+    if is_root():
+        os.chown(store_dir / "gantry", OTHER_UID, OTHER_UID)
+    ingest(store_dir, store_dir.with_name("table"))
+    for path in (store_dir / "gantry/pins", store_dir / "gantry/pins/t"):
+        assert path.stat().st_uid == (store_dir / "gantry").stat().st_uid
+
+
+NOBODYS = ["[" * 5000, "{", "[]", "{}", "\xff"]
+
+
+@mends("S23")
+@pytest.mark.parametrize("content", NOBODYS, ids=lambda text: text[:9])
+def test_a_pin_that_says_nobodys_name_is_left_alone(store_dir: Path, content: str) -> None:
+    """It may be another table's; it ended in an error of Python's, or was replaced."""
+    growing = GrowingStore(store_dir)
+    growing.grow()
+    name_store(store_dir, (FIRST, 0))
+    pin = store_dir / "gantry/pins/t"
+    pin.parent.mkdir()
+    pin.write_text(content, "latin-1")
+    with pytest.raises(SettingIllegal, match=r"pin t of .* does not say of which table.*--name"):
+        ingest(store_dir, store_dir.with_name("table"))
+    assert pin.read_text("latin-1") == content
+    pin.unlink()
+    ingest(store_dir, store_dir.with_name("table"))
 
 
 @mends("D1")

@@ -10,6 +10,7 @@ import pytest
 from gantrymq.clients.spark.jsonbodies import BodyDecoder
 from gantrymq.clients.spark.options import ReadOptions
 from gantrymq.shm.errors import SettingIllegal
+from tests.support.trials import mends
 
 ORDER = pa.struct(
     [
@@ -42,6 +43,7 @@ def test_values_have_the_schemas_types() -> None:
     assert lacking == {"id": 1, "total": None, "at": None, "lines": None, "notes": None}
 
 
+@mends("S23")
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -53,6 +55,11 @@ def test_values_have_the_schemas_types() -> None:
         (b"{}", "missing required field `id`"),
         (b'{"id":"1"}', r"Expected `int`, got `str` - at `$.id`"),
         (b'{"id":1,"notes":{"a":"\xff"}}', "no UTF-8"),
+        (b'{"id":1,"more":' + b"[" * 5000 + b"]" * 5000 + b"}", "nested too deeply"),
+        (b'{"id":1,"notes":{"a":"\\ud800"}}', "truncated"),
+        (b'{"id":1,"total":1e999999999}', "decimal128"),
+        (b'{"id":1,"total":"NaN"}', "decimal128"),
+        (b'{"id":1,"total":"sNaN"}', "decimal128"),
         (b'{"id":5000000000}', "too large"),
         (b'{"id":1,"lines":[{"count":300}]}', "too large"),
         (b'{"id":1,"total":1.255}', "data loss"),

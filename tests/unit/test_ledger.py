@@ -177,11 +177,19 @@ def test_what_was_made_of_a_shorter_ledger_does_not_stay(end: str) -> None:
     assert state(open_ledger(storage, 1)) == state(ledger)
 
 
-def test_a_reset_s_place_in_the_log_survives_a_compaction() -> None:
+@pytest.mark.parametrize("how", ["reset", "sought back"])
+def test_a_reset_s_place_in_the_log_survives_a_compaction(how: str) -> None:
     """Else a copy of what was consumed before it would count (`unknowncopies`)."""
     storage = SimStorage(Disk())
     ledger = filled(storage)
-    ledger.reset("h", ("events", 1), 2, 4711)
+    if how == "reset":
+        ledger.reset("h", ("events", 1), 2, 4711)
+    else:
+        ledger.log_end = lambda: 4711
+        ledger.commit("h", ("events", 1), 9)
+        ledger.commit("h", ("events", 1), 2)
+        ledger.flush()
+        assert state(open_ledger(storage, 1)) == state(ledger)
     compact(ledger)
     assert state(open_ledger(storage, 1)) == state(ledger)
     assert ledger.group("h").queue(("events", 1)).copies_from == 4711

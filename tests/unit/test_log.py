@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.brokerd.log import Log
+from tests.support.trials import mends
 
 
 @pytest.fixture
@@ -91,3 +92,20 @@ def test_a_line_longer_than_the_pipe_comes_whole_in_the_end(pipe: tuple[int, int
     assert len(rows[0]["trace"]) == 50_000
     assert rows[-1]["number"] == 3
     assert sum(row.get("count", 1) for row in rows) == 5
+
+
+@mends("S48")
+def test_a_log_goes_on_once_its_disk_has_room_again(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with Path("/dev/full").open("w") as stream:
+        log = Log("info", stream)
+        log.info("one")
+        log.info("two")
+        with path.open("wb") as roomy:
+            os.dup2(roomy.fileno(), stream.fileno())
+        log.error("three")
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [(row["event"], row.get("count")) for row in rows] == [
+        ("events_dropped", 2),
+        ("three", None),
+    ]

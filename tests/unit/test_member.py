@@ -17,6 +17,7 @@ from gantrymq.shm import groupwire, layout
 from gantrymq.shm.groupwire import ConsumeFrom
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment
 from tests.support.groups_rig import Rig
+from tests.support.ledgers import compact
 from tests.support.memory_sessions import memory_session
 from tests.support.simbell import SimBell
 from tests.support.trials import mends
@@ -34,6 +35,7 @@ class InMemory:
         self.board = rig.board
         self.groups_bell = SimBell()
         self.store_id = "one"
+        self.store_failed = False
         self.answer_by = 1 << 62
         rig.sessions.attach(made)
 
@@ -136,6 +138,145 @@ def test_a_commit_behind_a_release_means_its_offset_too(*, keeps_one: bool) -> N
     member.commit()
     rig.restart_broker()  # all that was not in the ledger's file is lost
     assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 7
+
+
+def passes(member: GroupMember, **offsets: int) -> None:
+    """The application has been handed, and is done with, all below, as `passes(q0=5)`."""
+    for name, offset in offsets.items():
+        assigned = member.assigned[int(name[1:])]
+        assigned.position = assigned.delivered = assigned.passed = assigned.begun = offset
+
+
+def joins_again(rig: Rig, before: GroupMember) -> GroupMember:
+    """The same consumer's next session."""
+    member = GroupMember(cast(Session, InMemory(rig, 101)), "g", {0: "orders"}, before.places())
+    member.join(ConsumeFrom.FIRST_OFFSET, {})
+    return member
+
+
+def restarted() -> tuple[Rig, GroupMember]:
+    """A broker's next life; a member of the last one had committed 3 and 3, and passed 7 and 3."""
+    rig = Rig(orders=2)
+    rig.fill(0, 10)
+    rig.fill(1, 10)
+    _session, member = member_of(rig)
+    passes(member, q0=3, q1=3)
+    member.commit()
+    passes(member, q0=7)
+    rig.restart_broker()
+    return rig, member
+
+
+@mends("S51")
+def test_a_commit_after_a_restart_is_lost_where_another_has_the_queue() -> None:
+    rig, before = restarted()
+    other = rig.attach()
+    other.join()
+    member = joins_again(rig, before)
+    assert not member.assigned
+    for _ in range(2):
+        member.commit()
+        assert member.lost_commits == 1, "the other queue's had been told"
+    other.listen()
+    other.release_revoked()
+    other.die()
+    member.listen()
+    assert {a.number: a.position for a in member.assigned.values()} == {0: 3, 1: 3}
+    assert member.lost_commits == 1
+
+
+@mends("S51")
+@pytest.mark.parametrize("store_failed", [False, True])
+def test_what_was_passed_before_a_restart_is_taken_up_but_for_a_store_that_failed(
+    *, store_failed: bool
+) -> None:
+    rig, before = restarted()
+    cast(InMemory, before.session).store_failed = store_failed
+    member = joins_again(rig, before)
+    member.commit()
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == (3 if store_failed else 7)
+    assert member.lost_commits == (1 if store_failed else 0)
+
+
+@mends("S51")
+def test_what_another_has_set_back_since_a_restart_comes_again() -> None:
+    """Also below what had been committed, which is no lost commit."""
+    rig, before = restarted()
+    other = rig.attach()
+    other.join()
+    other.commit(q0=2, q1=1)
+    other.die()
+    member = joins_again(rig, before)
+    assert {a.number: a.position for a in member.assigned.values()} == {0: 2, 1: 1}
+    assert member.lost_commits == 1
+
+
+@mends("S61")
+@pytest.mark.parametrize("who", ["another member", "an operator"])
+@pytest.mark.parametrize("compacts", [False, True])
+@pytest.mark.parametrize("offset", [2, 3, 5])
+def test_an_offset_that_was_set_since_counts_wherever_it_lies(
+    who: str, offset: int, *, compacts: bool
+) -> None:
+    """The member before has passed 7, nothing of which is in the ledger, which began at 0."""
+    rig = Rig(orders=1)
+    rig.fill(0, 10)
+    _session, before = member_of(rig)
+    passes(before, q0=7)
+    rig.restart_broker()
+    other = rig.attach()
+    if who == "another member":
+        other.join()
+        other.commit(q0=9)
+        other.commit(q0=offset)
+        other.die()
+    else:
+        other.say(groupwire.Reset(1, "g", {0: offset}))
+        rig.settle()
+    if compacts:
+        compact(rig.agent.ledger)
+    rig.restart_broker()
+    member = joins_again(rig, before)
+    assert member.assigned[0].position == offset
+    passes(member, q0=8)
+    rig.restart_broker()
+    assert joins_again(rig, member).assigned[0].position == 8, "nobody has set it since"
+
+
+def test_another_lease_that_set_nothing_back_takes_nothing_away() -> None:
+    """As of who came first after the restart, and had to give the queue back."""
+    rig, before = restarted()
+    other = rig.attach()
+    other.join()
+    other.commit(q0=4)
+    other.die()
+    assert joins_again(rig, before).assigned[0].position == 7
+
+
+@pytest.mark.parametrize(("handed_out", "begins"), [(6, 2), (0, 2), (8, 8)])
+def test_a_seek_back_that_a_kill_kept_from_the_ledger_holds(handed_out: int, begins: int) -> None:
+    """But not against another member that was handed more meanwhile."""
+    rig, before = restarted()
+    other = rig.attach()
+    other.join()
+    other.commit(q0=max(3, handed_out))
+    other.die()
+    before.assigned[0].move_to(2)
+    member = joins_again(rig, before)
+    assert member.assigned[0].position == begins
+    member.commit()
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == begins
+    assert member.lost_commits == 0
+
+
+@mends("S51")
+def test_a_lease_that_follows_another_at_once_tells_what_that_one_has_lost() -> None:
+    rig = Rig(orders=1)
+    rig.fill(0, 10)
+    _session, member = member_of(rig)
+    passes(member, q0=7)
+    member._hear(groupwire.Granted(0, member.assigned[0].lease + 1, 3, []))
+    assert (member.assigned[0].position, member.lost_commits) == (3, 1)
 
 
 @mends("R1")

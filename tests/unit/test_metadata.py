@@ -14,7 +14,14 @@ from gantrymq.shm.board import Board, format_board
 from gantrymq.shm.clock import SystemClock
 from gantrymq.shm.codes import Level
 from gantrymq.shm.configfile import parse_config, write_config
-from gantrymq.shm.errors import GantryError, MessageIllegal, NotPermitted, Rejected, TopicNotFound
+from gantrymq.shm.errors import (
+    Corrupt,
+    GantryError,
+    MessageIllegal,
+    NotPermitted,
+    Rejected,
+    TopicNotFound,
+)
 from gantrymq.shm.properties import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
@@ -52,6 +59,7 @@ def make_board(topics_max: int = 16, queues_max: int = 64) -> Board:
         segment_bytes=1 << 20,
         cq_bytes=2000,
         started_ms=0,
+        started_ns=0,
     )
     return Board(memory)
 
@@ -363,3 +371,27 @@ def test_a_crash_amid_creating_again_leaves_the_topic(store_dir: Path) -> None:
     board = make_board()
     assert open_metadata(store_dir, board).open("orders", create=False).perm == 6
     assert len(board.topics()) == 1
+
+
+@mends("S46")
+def test_a_topic_that_only_its_queues_know_is_taken_in(store_dir: Path) -> None:
+    """Its records are in segments that no start reads, or have expired: then it is hidden."""
+    board = make_board()
+    queues = {("early", 1): (3, 3, 0), ("expired", 0): (9, 9, 9), ("late", 0): (2, 2, 0)}
+    metadata = open_metadata(store_dir, board, Found(queues=queues, topics=frozenset({"late"})))
+    assert metadata.open("early", create=False).queue_count == 2
+    with pytest.raises(TopicNotFound):
+        metadata.open("expired", create=False)
+    slot = metadata.create("expired", 1, "written")
+    assert board.queue(slot.queue_base)["next_offset"] == 9
+
+
+@mends("S46")
+def test_a_flipped_bit_brings_no_deleted_topic_back(store_dir: Path) -> None:
+    metadata = open_metadata(store_dir, make_board())
+    metadata.create("aa", 1, "written")
+    metadata.delete("aa")
+    path = store_dir / "gantry" / "deleted_topics.json"
+    path.write_bytes(path.read_bytes().replace(b'"aa"', b'"ac"'))
+    with pytest.raises(Corrupt, match="checksum"):
+        open_metadata(store_dir, make_board())

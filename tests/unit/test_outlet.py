@@ -16,7 +16,7 @@ def copy(body: bytes, origin: int) -> Copy:
 def test_no_outcome_is_told_of_a_later_put_than_one_that_was_passed_over() -> None:
     """A new writer passes over what it finds in the ring, and answers what comes after."""
     rig = RetryRig()
-    outlet = Outlet(rig.own, rig.bells.writer)
+    outlet = Outlet(rig.own, rig.bells)
     rig.step(Role.WRITER)
     assert outlet.reconcile()
     assert outlet.put(copy(b"passed over", 10), "first")

@@ -35,6 +35,7 @@ from tests.support.indexing import Indexing
 from tests.support.keyed import SEGMENT_BYTES, TOPICS, WORDS, write_keyed_log
 from tests.support.memory_sessions import add_topic
 from tests.support.sealed import segment_of, write_segment
+from tests.support.trials import mends
 
 SLOTS, ENTRIES = 64, 150
 QUEUE = MessageQueue("orders", 0)
@@ -236,7 +237,11 @@ def test_what_is_left_out_is_said(tmp_path: Path, seed: int) -> None:
     assert answer.reasons == ("the index ends below",)
 
 
-def test_a_damaged_message_is_named_and_the_others_come(tmp_path: Path, seed: int) -> None:
+@mends("S32")
+@pytest.mark.parametrize("place_in_record", [0, 7, layout.RECORD.offset("flag")])
+def test_a_damaged_message_is_named_and_the_others_come(
+    tmp_path: Path, seed: int, place_in_record: int
+) -> None:
     place = Place(tmp_path, random.Random(seed))
     place.index_up_to(place.end)
     request = Request(topic="orders", key="a")
@@ -245,7 +250,7 @@ def test_a_damaged_message_is_named_and_the_others_come(tmp_path: Path, seed: in
     base = broken.physical_offset // SEGMENT_BYTES * SEGMENT_BYTES
     path = tmp_path / "store" / "commitlog" / f"{base:020d}"
     data = bytearray(path.read_bytes())
-    data[broken.physical_offset - base + layout.RECORD.offset("flag")] ^= 1
+    data[broken.physical_offset - base + place_in_record] ^= 0x80
     path.write_bytes(data)
     answer = Found(request.results(place.view), None)
     assert next(answer).position == wanted[0]

@@ -35,7 +35,7 @@ class Sender(Outlet):
         session = replace(made, groups=False, owner=int(Role.GROUPS))
         life.clients.append(session)
         life.tables[Role.WRITER].attach(session)
-        super().__init__(session, life.bells.writer)
+        super().__init__(session, life.bells)
         self.copy = Copy(life.slot("later"), 0, b"x", b"", -1, 0, 0, 0, HOST, HOST, 0)
 
     def fill(self, body: bytes = b"x") -> None:

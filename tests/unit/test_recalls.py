@@ -17,11 +17,13 @@ from gantrymq.shm.controllane import ControlLane, End
 from gantrymq.shm.schedulerwire import ALREADY_DELIVERED, CANCELLED
 from gantrymq.shm.storage import PosixFile
 from gantrymq.workers.housekeeper.indexer import Indexer
+from gantrymq.workers.scheduler.agent import Scheduler
 from gantrymq.workers.scheduler.timerbuckets import DIRECTORY
 from gantrymq.workers.scheduler.timerpool import ENTRY
 from tests.support.memory_sessions import memory_session
 from tests.support.parking import Life, Parked, after_message, at_message, origins
 from tests.support.simclock import SimClock
+from tests.support.trials import mends
 
 KEY = "0123456789ABCDEF0123456789ABCDEF"
 
@@ -125,6 +127,29 @@ def test_a_scheduler_that_has_not_read_a_recall_makes_no_second_one(life: Life) 
     assert asker.answer_last() == schedulerwire.CANCELLED
     life.stop()
     assert recalls_of(life) == 1
+
+
+@mends("S31")
+def test_what_is_due_leaves_room_for_recalls(life: Life) -> None:
+    """However much is due, a recall goes up before more of it does."""
+    far = at_message(life.clock.wall_ms() + 400_000)
+    due = [at_message(life.clock.wall_ms() + 1_000) for _ in range(6_000)]
+    life.park(far, *due)
+    life.settle()
+    writer = life.agents.pop(Role.WRITER)
+    scheduler = life.agents[Role.SCHEDULER]
+    assert isinstance(scheduler, Scheduler)
+    life.run_for(1_500)
+    put = scheduler._delivery.put_seq
+    assert 0 < put < len(due), "its ring is full"
+    asker = Asker(life)
+    asker.ask(handle_of(far))
+    life.run_for(50)
+    assert scheduler._delivery.put_seq == put + 1
+    life.agents[Role.WRITER] = writer
+    assert asker.answer() == schedulerwire.CANCELLED
+    life.run_for(1_000)
+    assert len(life.delivered()) == len(due)
 
 
 def test_unknown_handles_are_told_apart(life: Life) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import random
+from functools import partial
 
 import pytest
 
 from gantrymq.brokerd import reserve
+from gantrymq.brokerd.epoch import Life, boot_id, mark_running, mark_stopped
+from gantrymq.shm.ranges import read_ranges
 from tests.support.faults import Fault, FaultPlan
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
@@ -45,6 +48,59 @@ def test_a_disk_that_gets_full_meanwhile_is_no_error() -> None:
     storage.make_directory("gantry")
     reserve.keep(storage)
     assert not storage.exists(reserve.NAME)
+
+
+@mends("S19")
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.ENOSPC])
+@pytest.mark.parametrize("kind", ["create", "allocate"])
+def test_blocks_are_given_back_where_a_write_finds_no_room(number: int, kind: str) -> None:
+    """A quota that is used up, and a disk without an inode, have room left by `statvfs`."""
+    disk = Disk()
+    storage = SimStorage(disk)
+    storage.make_directory("gantry")
+    reserve.keep(storage)
+    plan = FaultPlan([Fault(1, error=number, kinds=(kind,), under="gantry/")])
+    full = SimStorage(disk, "start", plan)
+    assert reserve.give_back(full)
+    assert plan.met
+    assert full.list("gantry") == []
+
+
+@mends("S19")
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.ENOSPC])
+@pytest.mark.parametrize("kind", ["create", "allocate", "sync"])
+def test_a_start_does_without_blocks_for_the_next_one(number: int, kind: str) -> None:
+    disk = Disk()
+    plan = FaultPlan([Fault(1, error=number, kinds=(kind,), under=reserve.NAME)])
+    storage = SimStorage(disk, "start", plan)
+    storage.make_directory("gantry")
+    reserve.keep(storage)
+    assert plan.met
+    assert storage.list("gantry") == []
+
+
+@mends("S19")
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_clean_stop_on_a_full_disk_takes_the_blocks(blocks: bool) -> None:
+    """Without them it says so, and leaves what a start after a kill finds."""
+    disk = Disk()
+    storage = SimStorage(disk)
+    storage.make_directory("gantry")
+    if blocks:
+        reserve.keep(storage)
+    life = Life(1 << 16, boot_id(), "", "store")
+    mark_running(storage, life, 0)
+    full = filled(disk, 0)
+    if not blocks:
+        with pytest.raises(OSError, match="no space"):
+            reserve.with_room(full, partial(mark_stopped, full, 5))
+        return
+    assert not reserve.with_room(full, partial(mark_stopped, full, 5))
+    assert full.exists(reserve.NAME), "for the start"
+    assert not full.exists("abort")
+    ranges = read_ranges(full)
+    assert ranges is not None
+    assert ranges.spans == ((0, 5),)
 
 
 @mends("R7.1")

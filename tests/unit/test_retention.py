@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gantrymq.brokerd import retention
+from gantrymq.brokerd.holders import read_pins
 from gantrymq.brokerd.queuestarts import FILE, UNFINISHED, read_starts
 from gantrymq.brokerd.recovery import recover
 from gantrymq.brokerd.removal import EXPIRED
 from gantrymq.shm import layout
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.queuenames import has_members, queue_directory
-from gantrymq.shm.storage import read_file, replace_file
+from gantrymq.shm.storage import PosixStorage, read_file, replace_file
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, save_progress
 from tests.sim import scenario
-from tests.support.faults import FaultPlan, KilledError, Moment, fail_at, kill_at
+from tests.support.faults import Fault, FaultPlan, KilledError, Moment, fail_at, kill_at
 from tests.support.retaining import HOUR_MS, QUEUES, Rig, units_of, written_machine
 from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 SEGMENT = 16 * 1024
 
@@ -101,6 +106,23 @@ def test_what_is_old_and_read_goes_but_never_the_last(
     assert not rig.sessions.failures
 
 
+@mends("S19")
+@pytest.mark.parametrize("kind", ["make_directory", "rename"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_segments_go_where_no_block_is_left_for_a_folder(
+    machine: SimMachine, kind: str, number: int
+) -> None:
+    """They cannot be moved out of the way first: they are removed at once."""
+    rig = Rig(machine)
+    fault = Fault(1, error=number, kinds=(kind,), persistent=True, under=EXPIRED)
+    rig.storage.faults = FaultPlan([fault])
+    agent = rig.open()
+    rig.run(agent)
+    assert rig.low == last_base(machine)
+    assert [int(name) for name in rig.log()] == [rig.low]
+    assert not rig.sessions.failures
+
+
 def test_the_newest_message_of_a_segment_counts(machine: SimMachine) -> None:
     rig = Rig(machine)
     rig.clock.step_wall(-2 * HOUR_MS)
@@ -154,6 +176,70 @@ def test_a_pin_holds_the_log_from_its_position_on(machine: SimMachine) -> None:
     rig.disk.capacity = rig.disk.used() * 100 // 60
     rig.run(rig.open())
     assert rig.low == last_base(machine)
+
+
+@mends("S22")
+@pytest.mark.parametrize("at", ["gantry/pins", "gantry/pins/roots"])
+def test_a_pin_that_cannot_be_opened_holds_by_age_but_never_the_disk_rule(
+    machine: SimMachine, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's file, or folder: it is told by name, and the disk does not fill up."""
+    rig = Rig(machine)
+    pin(rig, "roots", json.dumps({"position": last_base(machine)}))
+    whole_open, whole_list = SimStorage.open, SimStorage.list
+
+    def refused(call: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(self: SimStorage, name: str, **options: Any) -> Any:  # noqa: ANN401
+            if name == at:
+                raise PermissionError(errno.EACCES, "Permission denied", name)
+            return call(self, name, **options)
+
+        return asked
+
+    monkeypatch.setattr(SimStorage, "open", refused(whole_open))
+    monkeypatch.setattr(SimStorage, "list", refused(whole_list))
+    rig.run(rig.open())
+    assert rig.low == 0
+    (held,) = rig.events("segments_held")
+    name = at.removeprefix("gantry/pins/")
+    assert f"pin {name} (unreadable: PermissionError" in str(held["who"])
+    rig.disk.capacity = rig.disk.used() * 100 // 86
+    rig.run(rig.open())
+    assert rig.low == SEGMENT
+    assert [event["who"] for event in rig.events("removed_while_needed")] == [f"pin {name}"]
+
+
+PINS_THAT_SAY_NOTHING = [
+    "{", "[" * 5000, "[]", "1", '"x"', "{}", '{"position": "1"}', '{"position": 1e999}',
+    f'{{"position": {1 << 64}}}', f'{{"position": {-1 << 64}}}', '{"position": -1}',
+    '{"position": 1, "until_ratio": NaN}', '{"position": 1, "store": [1]}', "\xff",
+]  # fmt: skip
+
+
+@mends("S22", "S23")
+@pytest.mark.parametrize("content", PINS_THAT_SAY_NOTHING, ids=lambda text: text[:20])
+def test_a_pin_of_any_content_holds_all_and_ends_nothing(machine: SimMachine, content: str) -> None:
+    """By age; the disk rule removes below it."""
+    rig = Rig(machine)
+    pin(rig, "odd", content)
+    rig.run(rig.open())
+    assert rig.low == 0
+    assert "pin odd (" in str(rig.events("segments_held")[-1]["who"])
+    rig.disk.capacity = rig.disk.used() * 100 // 86
+    rig.run(rig.open())
+    assert rig.low == SEGMENT
+
+
+@mends("S22")
+def test_a_folder_a_link_or_a_pipe_in_place_of_a_pin_holds_all(store_dir: Path) -> None:
+    """As the operating system has them."""
+    (store_dir / "gantry/pins/folder").mkdir(parents=True)
+    (store_dir / "gantry/pins/link").symlink_to("/etc/passwd")
+    os.mkfifo(store_dir / "gantry/pins/pipe")
+    found = read_pins(PosixStorage(str(store_dir)))
+    assert [one.name for one in found] == ["folder", "link", "pipe"]
+    assert {(one.position, one.until_ratio) for one in found} == {(0, 100)}
+    assert all("unreadable" in one.damage for one in found)
 
 
 def test_the_disk_rule_wins_over_holders_and_says_who_loses_what(machine: SimMachine) -> None:
@@ -343,6 +429,22 @@ def test_no_room_for_the_note_is_tried_again_and_another_error_is_final(
     assert full.low == last_base(machine)
     assert full.storage.list(EXPIRED) == []
     assert not full.sessions.failures
+
+
+@mends("S28")
+@pytest.mark.parametrize(
+    ("kind", "under"), [("sync_directory", EXPIRED), ("sync", "gantry/ledger")]
+)
+def test_a_sync_without_room_is_final(machine: SimMachine, kind: str, under: str) -> None:
+    """P3: no byte of a segment changes whose name may still be in the log after a power cut."""
+    rig = Rig(machine)
+    agent = rig.open()
+    agent._holders[0]._ledger.unsynced = True  # type: ignore[attr-defined]
+    later = Fault(1, error=errno.ENOSPC, kinds=("write", "unlink"), under=EXPIRED, persistent=True)
+    rig.storage.faults.faults = (Fault(1, error=errno.ENOSPC, kinds=(kind,), under=under), later)
+    rig.run(agent)
+    assert rig.sessions.failures
+    assert [text.split()[:2] for text in rig.storage.faults.met] == [[kind, f"{under}:"]]
 
 
 def test_in_a_failed_store_it_rests(machine: SimMachine) -> None:

@@ -12,6 +12,7 @@ from gantrymq.shm.codes import Level, Role
 from gantrymq.shm.groupwire import DEAD_LETTER, LADDER, SendBack, SentBack
 from gantrymq.shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 from gantrymq.shm.properties import encode_properties
+from gantrymq.shm.wire import GROUP_TOPIC_WANTED
 from gantrymq.workers.failure import has_failed
 from gantrymq.workers.groups import sendbacks
 from gantrymq.workers.groups.ledger import Ledger
@@ -190,6 +191,7 @@ def test_the_last_attempt_makes_a_dead_letter_that_says_why() -> None:
     assert found["DLQ_ORIGIN_TOPIC"] == "orders"
 
 
+@mends("S12")
 def test_a_listener_may_ask_for_the_dead_letter_queue_at_once_and_for_a_delay() -> None:
     rig = filled(2)
     hand = member(rig, started=2)
@@ -200,7 +202,7 @@ def test_a_listener_may_ask_for_the_dead_letter_queue_at_once_and_for_a_delay() 
     assert timed.topic == "rmq_sys_wheel_timer"
     found = timed.property_map()
     due = rig.clock.wall_ms() + 2_500
-    assert found["TIMER_DELIVER_MS"] == str(due)
+    assert (found["TIMER_DELAY_MS"], "TIMER_DELIVER_MS" in found) == ("2500", False)
     assert found["TIMER_OUT_MS"] == str(due // 1000 * 1000 - (1000 if due % 1000 == 0 else 0))
     assert (found["REAL_TOPIC"], "DELAY" in found) == ("%RETRY%g", False)
 
@@ -292,6 +294,30 @@ def test_what_no_copy_can_be_made_of_is_said_once_and_kept() -> None:
     assert after == before + 1
     topics.slots["%DLQ%g"] = slot
     assert only(hand.say(request), SentBack).dead == [True]
+
+
+@mends("S67")
+@pytest.mark.parametrize(("name", "delay"), [("%DLQ%g", DEAD_LETTER), ("%RETRY%g", LADDER)])
+def test_no_copy_goes_where_a_deleted_topic_was(name: str, delay: int) -> None:
+    """It is asked for; once it is there the consumer, which has kept the messages, is served."""
+    rig = filled(2)
+    hand = member(rig, started=2)
+    at = rig.board.topic_at(next(t.slot for t in rig.board.topics() if t.name == name))
+
+    def change(system: int) -> None:
+        rig.board.set_half(at + layout.TOPIC_SYSTEM, system)
+        rig.board.count_change(layout.BOARD_TOPIC_CHANGES)
+
+    change(layout.DELETED)
+    request = SendBack(9, 0, hand.leases[0], 17, [0, 1], [delay, delay], ["no", "no"])
+    refused = only(hand.say(request), groupwire.Refused)
+    assert (refused.error, refused.offsets) == ("MessageIllegal", [0, 1])
+    assert not rig.copies()
+    wanted = [note["topic"] for _, event, note in rig.sessions.notes if event == GROUP_TOPIC_WANTED]
+    assert wanted == [name]
+    change(0)
+    assert only(hand.say(request), SentBack).offsets == [0, 1]
+    assert len(rig.copies()) == 2
 
 
 def test_a_request_said_twice_makes_one_copy() -> None:
@@ -504,3 +530,28 @@ def outcome_is_right(rig: RetryRig, hand: Hand, *, alive: bool) -> bool:
         if copies + (not done and granted.offset <= offset) != 1:
             return False
     return True
+
+
+@mends("S32")
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        (f"commitlog/{0:020d}", 7),  # the magic
+        (f"commitlog/{0:020d}", 0),  # the length: negative
+        (f"consumequeue/orders/0/{0:020d}", 0),  # the position: negative
+        (f"consumequeue/orders/0/{0:020d}", 2),  # the position: in no segment
+        (f"consumequeue/orders/0/{0:020d}", 8),  # the size: negative
+    ],
+)
+def test_a_message_whose_record_or_unit_is_damaged_is_not_taken_for_expired(
+    name: str, at: int
+) -> None:
+    rig = filled(2)
+    hand = member(rig, started=2)
+    file = SimStorage(rig.disk).open(name, write=True)
+    byte = bytearray(1)
+    file.read_into(byte, at)
+    file.write_at(bytes([byte[0] ^ 0x80]), at)
+    request = SendBack(9, 0, hand.leases[0], 17, [0], [LADDER], ["no good"])
+    refused = only(hand.say(request), groupwire.Refused)
+    assert (refused.error, refused.offsets) == ("Corrupt", [0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +18,8 @@ class Asleep(Session):
     def __init__(self) -> None:
         self.bell = EventBell()
         self.is_open = True
-        self._turn = threading.Condition()
+        self._turn = threading.RLock()
+        self._beside = deque()
         self._poller = self._turns = 0
         self.asked = 0  # how often somebody has slept on the bell
 

@@ -11,12 +11,13 @@ import pytest
 from gantrymq.shm import layout
 from gantrymq.shm import transactionwire as wire
 from gantrymq.shm.codes import Role
-from gantrymq.shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
+from gantrymq.shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from gantrymq.workers.transactions import progress as transactionprogress
 from gantrymq.workers.transactions.note import FILE, read_note
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
+from tests.support.trials import mends
 
 TX = "0123456789abcdef" * 2
 OTHER = "f" * 32
@@ -242,6 +243,58 @@ def test_a_delayed_message_counts_from_its_commit(life: TxnLife) -> None:
     life.run_for(5 * S)
     assert len(life.in_topic("orders")) == 2
     assert life.ops() == ["0,", "1,"]
+
+
+@mends("S12")
+def test_a_wall_that_was_set_back_holds_no_delayed_message(life: TxnLife) -> None:
+    peer = Peer(life)
+    after = life.half(OTHER, GANTRY_TX_DELAY="after:2000")
+    life.settle()
+    assert peer.ended([after], commit=True) == (COMMITTED, "")
+    life.run_for(500)
+    life.clock.step_wall(-3_600_000)
+    life.run_for(1_000)
+    assert life.in_topic("orders") == []
+    life.run_for(1_000)
+    assert len(life.in_topic("orders")) == 1
+
+
+@mends("S13")
+def test_a_delay_waits_though_the_wall_was_set_back_before_the_commit(life: TxnLife) -> None:
+    """P8: what is rounded was rounded by another wall than the record was stored by."""
+    peer = Peer(life)
+    half = life.half(OTHER, GANTRY_TX_DELAY="after:2000")
+    life.settle()
+    life.clock.step_wall(-3_600_000)
+    life.run_for(100)
+    assert peer.ended([half], commit=True) == (COMMITTED, "")
+    (parked,) = life.in_topic(TIMER_TOPIC)
+    rounded = int(parked.property_map()["TIMER_OUT_MS"])
+    assert rounded < parked.store_timestamp + 2_000 <= rounded + 1_000
+    life.run_for(1_500)
+    assert life.in_topic("orders") == []
+    life.run_for(1_000)
+    assert len(life.in_topic("orders")) == 1
+
+
+@mends("S13")
+def test_a_delay_is_one_whenever_it_is_stored(life: TxnLife) -> None:
+    """The end of a second lies between its decision and its storeTimestamp."""
+    half = life.half(OTHER, GANTRY_TX_DELAY="after:2000")
+    life.settle()
+    life.clock.advance((999 - life.clock.wall_ms()) % 1000 * 1_000_000)
+    Peer(life).end([half], commit=True)
+    life.agents[CHECKER].do_work(life.clock.monotonic_ns())
+    life.clock.advance(5_000_000)
+    life.run_for(500)
+    (parked,) = life.in_topic(TIMER_TOPIC)
+    rounded = int(parked.property_map()["TIMER_OUT_MS"])
+    assert parked.store_timestamp + 2_000 > rounded + 1_000
+    life.clock.step_wall(-3_600_000)
+    life.run_for(1_300)
+    assert life.in_topic("orders") == []
+    life.run_for(500)
+    assert len(life.in_topic("orders")) == 1
 
 
 def require_committed_on_disk(life: TxnLife, peer: Peer, half: wire.Check, serial: int) -> None:

@@ -15,6 +15,7 @@ from gantrymq.workers.transactions.checks import CHECKS_MAX
 from gantrymq.workers.transactions.indoubt import InDoubt
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
+from tests.support.trials import mends
 
 TX = "0123456789abcdef" * 2
 OTHER = "f" * 32
@@ -142,3 +143,12 @@ def test_a_start_shows_at_once_what_is_open(life: TxnLife) -> None:
     life.settle()
     life.run_for(5)
     assert life.board.word(layout.BOARD_OPEN_HALVES) == 1
+
+
+@mends("S35")
+def test_a_property_whose_name_ends_alike_is_not_the_transactions(life: TxnLife) -> None:
+    peer = Peer(life, GROUP)
+    life.half(TX, MY_GANTRY_TX="v")
+    life.run_for(7 * S)
+    peer.hear()
+    assert [check.tx for check in peer.checks] == [TX]

@@ -27,6 +27,7 @@ from gantrymq.workers.transactions import progress as transactionprogress
 from gantrymq.workers.transactions.indoubt import InDoubt
 from gantrymq.workers.transactions.note import FILE, read_note
 from tests.support.transacting import CHECKER, Peer, TxnLife, last_segment, remove_below, txn_life
+from tests.support.trials import mends
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32
@@ -265,6 +266,20 @@ def test_a_half_is_known_by_its_first_place_however_often_it_was_appended_again(
     newest = life.in_topic(HALF_TOPIC)
     assert Counter(life.committed()).total() == 1
     assert all(record.queue_offset for record in newest)
+
+
+@mends("S35")
+def test_no_property_or_body_that_looks_alike_is_a_first_place(life: TxnLife) -> None:
+    looks = f"{'e' * 32},1,64,7"
+    body = f"GANTRY_TX\x01{looks}\x02".encode()
+    half = life.half("b" * 32, 1, body=body, PGROUP="gone", XGANTRY_TX=looks)
+    life.run_for(2000)
+    low = fill_segment(life)
+    ask_for(life, low)
+    life.run_for(4000)
+    life.kill(CHECKER)
+    life.run_for(3000)
+    assert end(life, half, commit=True) == (COMMITTED, "")
 
 
 def test_age_counts_from_the_first_time(life: TxnLife) -> None:

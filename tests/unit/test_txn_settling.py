@@ -13,7 +13,9 @@ from gantrymq.shm.codes import Role
 from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from gantrymq.workers.transactions.agent import REQUESTS_MAX, SETTLE_COST, TxnChecker
 from gantrymq.workers.transactions.indoubt import InDoubt
+from gantrymq.workers.transactions.note import FILE
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, refuse_next, txn_life
+from tests.support.trials import mends
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32
@@ -236,6 +238,26 @@ def test_a_recheck_of_an_open_one_is_asked_at_once(life: TxnLife) -> None:
     assert len(peer.checks) == asked + 1
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("number", [0, 1])
+def test_any_half_that_was_given_up_is_checked_again(
+    life: TxnLife, number: int, is_killed: bool
+) -> None:
+    """Number 1 of the transaction or not: it does not follow those that were given up with it."""
+    halves = [life.half(TX, one) for one in (1, 2)]
+    give_up_all(life)
+    peer = Peer(life, GROUP)
+    life.run_for(1000)
+    assert Peer(life).settle(halves[number].position, wire.RECHECK).outcome == wire.CHECKED_AGAIN
+    if is_killed:
+        life.kill(CHECKER)
+        peer.enlist(GROUP)
+    life.run_for(80_000)
+    peer.hear()
+    assert peer.checks
+    assert sorted(listed(life).values()) == ["given_up", "open"]
+
+
 def test_a_step_carries_out_few_settlements(life: TxnLife) -> None:
     """Each reads the log's end, and a record: 256 in a row kept others waiting for 80 ms."""
     half = life.half(TX)
@@ -255,3 +277,49 @@ def test_a_step_carries_out_few_settlements(life: TxnLife) -> None:
         peer.hear()
         assert len(peer.heard) - before <= few
         before = len(peer.heard)
+
+
+@mends("S14")
+@pytest.mark.parametrize("wish", ["after:2000", "level:2", "at"])
+def test_what_was_given_up_is_delayed_from_its_commit_on(life: TxnLife, wish: str) -> None:
+    """P7, P8: as any other commit is; and it is settled by that, whoever is replaced."""
+    due_ms = life.clock.wall_ms() + HOURS_100_MS + 300_000
+    wish = f"at:{due_ms}" if wish == "at" else wish
+    half = life.half(TX, PGROUP="gone", GANTRY_TX_DELAY=wish)
+    give_up_all(life)
+    assert Peer(life).settle(half.position, wire.COMMIT).outcome == COMMITTED
+    asked_ms = life.clock.wall_ms()
+    assert life.in_topic("orders") == []
+    for again in (False, True):
+        if again:
+            life.kill_all()
+            life.storage.unlink(FILE)
+        life.run_for(500)
+        assert listed(life) == {}
+        assert life.committed() == {half.position: 1}
+        assert Peer(life).settle(half.position, wire.COMMIT).outcome == COMMITTED
+    wait_ms = {"after:2000": 2000, "level:2": 5000}.get(wish, due_ms - asked_ms)
+    life.run_for(wait_ms - (life.clock.wall_ms() - asked_ms) - 100)
+    assert life.in_topic("orders") == []
+    life.run_for(wait_ms + 200)
+    assert len(life.in_topic("orders")) == 1
+
+
+@mends("S14")
+@pytest.mark.parametrize("refused", [0, 1])
+def test_a_parked_copy_tells_of_half_a_settlement(life: TxnLife, refused: int) -> None:
+    """P7: it has the half's position as any commit copy has."""
+    half = life.half(TX, PGROUP="gone", GANTRY_TX_DELAY="after:2000")
+    give_up_all(life)
+    peer = Peer(life)
+    peer.put(wire.Settle(peer.next_serial(), half.position, wire.COMMIT, "ops@host"))
+    life.agents[CHECKER].do_work(life.clock.monotonic_ns())
+    refuse_next(life, refused)
+    life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+    life.kill(CHECKER)
+    life.run_for(1000)
+    assert listed(life) == ({half.position: GIVEN_UP} if refused == 0 else {})
+    assert Peer(life).settle(half.position, wire.COMMIT).outcome == COMMITTED
+    life.run_for(3000)
+    assert life.committed() == {half.position: 1}
+    assert len(life.in_topic("orders")) == 1

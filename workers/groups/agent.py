@@ -10,13 +10,14 @@ others wait for a cycle of that size at most.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from gantrymq.shm import groupwire, layout
 from gantrymq.shm.arena import mark_evicted
-from gantrymq.shm.bell import Bell, give_way
+from gantrymq.shm.bell import give_way
 from gantrymq.shm.board import Board
 from gantrymq.shm.clock import Clock
 from gantrymq.shm.codes import AgentState, Role
@@ -30,7 +31,7 @@ from gantrymq.workers.groups.admission import fault_of
 from gantrymq.workers.groups.filters import FilterTable
 from gantrymq.workers.groups.groupremoval import Removal
 from gantrymq.workers.groups.ledger import Ledger
-from gantrymq.workers.groups.membership import Membership, Move
+from gantrymq.workers.groups.membership import DONE_MAX, Membership, Move
 from gantrymq.workers.groups.missing import Ends, Missing
 from gantrymq.workers.groups.offsetfile import Exports, import_offsets
 from gantrymq.workers.groups.peer import Peer, Taken
@@ -96,7 +97,7 @@ class Groups:
         board: Board,
         sessions: SessionTable,
         settings: GroupsSettings,
-        writer_bell: Bell,
+        bells: Bells,
     ) -> None:
         self.ledger = ledger
         self.board = board
@@ -115,7 +116,7 @@ class Groups:
         self.failed = False
         self._clock = clock
         self._sessions = sessions
-        self._writer_bell = writer_bell
+        self._bells = bells
         self._peers: dict[int, Peer] = {}  # whose turn it is comes first
         #: Ended or cut off: not all that they asked is taken, or that they held given back.
         self._leaving: dict[int, Peer] = {}
@@ -209,7 +210,7 @@ class Groups:
             if not isinstance(event, Attached):
                 self._detach(event.session)
             elif event.session.owner == Role.GROUPS:
-                self.sendbacks.outlet = Outlet(event.session, self._writer_bell)
+                self.sendbacks.outlet = Outlet(event.session, self._bells)
             elif event.session.groups:
                 self._attach(event.session)
         return len(events)
@@ -490,9 +491,11 @@ class Groups:
         if progress.committed < words["min_offset"]:
             self.ledger.commit(group, key, words["min_offset"])
         assert progress.lease is not None, "announced after its grant"
-        attempts, done = list(progress.attempts), list(progress.done)
+        # What is not told may be handed out again: better than a notice that fits into no ring.
+        attempts, done = list(progress.attempts), progress.done[:DONE_MAX]
         lease, offset = progress.lease.number, progress.committed
-        peer.outbox.append(groupwire.Granted(queue, lease, offset, attempts, done))
+        since, previous = progress.since, progress.previous
+        peer.outbox.append(groupwire.Granted(queue, lease, offset, attempts, done, since, previous))
 
     def _tell(self, peer: Peer, stored: bool) -> int:
         told = 0
@@ -596,8 +599,9 @@ def open_groups(
     """
     ledger = Ledger(storage)
     ledger.load()
+    ledger.log_end = partial(board.word, layout.BOARD_APPENDED)
     import_offsets(ledger)
-    groups = Groups(ledger, clock, board, sessions, settings, bells.writer)
+    groups = Groups(ledger, clock, board, sessions, settings, bells)
     if board.epoch != ledger.epoch:
         note_unknown_copies(ledger, groups.reader)
     groups.membership.begin_life(board.epoch)

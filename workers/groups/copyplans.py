@@ -14,7 +14,7 @@ from gantrymq.shm.properties import DLQ_PREFIX
 from gantrymq.shm.soundrecord import Sound
 from gantrymq.workers.groups.pending import Asked, InFlight, Name, Pending
 from gantrymq.workers.groups.progress import Progress, QueueKey
-from gantrymq.workers.groups.retrycopy import CopyMaker, Failure, TooLong
+from gantrymq.workers.groups.retrycopy import CopyMaker, Failure, TooLong, TopicMissing
 from gantrymq.workers.groups.usualcopies import UsualCopies
 from gantrymq.workers.outlet import entry_of
 
@@ -41,6 +41,7 @@ class CopyPlans:
         unstorable: Unstorable,
     ) -> None:  # fmt: skip
         self._ledger = membership.ledger
+        self._topics = membership.topics
         self._reader = reader
         self._maker = maker
         self._usual = UsualCopies(reader, membership.board, membership.topics)
@@ -50,6 +51,7 @@ class CopyPlans:
     def plan(self, asked: Asked, held: Held, room: int) -> list[Pending]:
         """Decide what becomes of up to `room` messages of a request; copies that are to be put."""
         group, key, _progress = held
+        self._topics.refresh()  # nothing goes into a topic that is deleted by now
         asked.parking = self._maker.parking(group)
         asked.durable = self._maker.is_durable(key[0])
         failures = list(islice(asked.request.failures(), asked.taken, asked.taken + room))
@@ -76,6 +78,7 @@ class CopyPlans:
                 flight.add(found)
                 launched.append(found)
         asked.taken += taken
+        self._unstorable.ask_for_topics()
         return launched
 
     def found(self, name: Name, copy: Record) -> Pending:
@@ -130,8 +133,11 @@ class CopyPlans:
         try:
             found = self._copy(asked, name, record, how, progress)
         except (MessageIllegal, Corrupt) as error:
+            if isinstance(error, TopicMissing):
+                self._unstorable.want(str(error.fields["topic"]))
             self._unstorable.refused(name, str(error))
-            asked.refused[type(error).__name__, str(error)].append(offset)
+            kind = Corrupt if isinstance(error, Corrupt) else MessageIllegal
+            asked.refused[kind.__name__, str(error)].append(offset)
             return None
         if isinstance(found, bool):
             asked.done.append((offset, found))

@@ -126,13 +126,6 @@ def locked(store: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def give_to_owner(store: Path) -> None:
-    """A file that root wrote belongs to the owner of the store."""
-    owner = (store / "gantry").stat()
-    if os.geteuid() == 0 and owner.st_uid != 0:
-        os.chown(store / FILE, owner.st_uid, owner.st_gid)
-
-
 def _marks(value: Any) -> Marks:  # noqa: ANN401 - JSON
     return Marks(
         *([(int(a), int(b)) for a, b in value[name]] for name in ("resent", "purged")),

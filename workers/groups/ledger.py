@@ -53,6 +53,8 @@ class Ledger:
         self.must_sync = False
         #: Whether all copies that it counts would outlive a power cut: who syncs it asks that.
         self.may_sync: Callable[[], bool] = lambda: True
+        #: Where the log ends by now, for who knows it.
+        self.log_end: Callable[[], int] = lambda: 0
         self.compact_bytes = compact_bytes
         self._entries = Entries()
         self._successor: Successor | None = None  # while a shorter file is made
@@ -95,8 +97,10 @@ class Ledger:
         self._change(Kind.SUBSCRIBED, group, (topic, queues))
 
     def commit(self, group: str, key: QueueKey, offset: int, session: int = 0) -> None:
-        """Store the next offset to consume."""
-        self._change(Kind.COMMIT, group, key, offset=offset, session=session)
+        """Store the next offset to consume; backward, copies of what follows count no more."""
+        goes_back = offset < self.group(group).queue(key).committed
+        end = self.log_end() if goes_back else 0
+        self._change(Kind.COMMIT, group, key, offset=offset, session=session, value=end)
 
     def start(self, group: str, key: QueueKey, next_offset: int, session: int) -> None:
         """Note that messages below `next_offset` have been handed out."""
@@ -268,9 +272,12 @@ class Ledger:
         queue = group.queue(key)
         moves = kind is Kind.COMMIT and row["session"] > 0 and row["offset"] != queue.committed
         group.consumed = group.consumed or moves or kind in _CONSUMING
+        if kind is Kind.GRANT and not row["session"]:
+            queue.previous, queue.since = row["value"], row["offset"]
+            return
         if kind is Kind.GRANT:
             self._let_go(name, key, queue)
-            queue.lease = Lease(row["value"], row["session"], row["offset"])
+            queue.grant(Lease(row["value"], row["session"], row["offset"]))
             self._held.setdefault(row["session"], {})[name, key] = None
             self.last_lease = max(self.last_lease, row["value"])
             return
@@ -489,7 +496,7 @@ class Ledger:
 
 
 _MEANING: Final[dict[Kind, Callable[[Progress, dict[str, Any]], object]]] = {
-    Kind.COMMIT: lambda queue, row: queue.commit(row["offset"]),
+    Kind.COMMIT: lambda queue, row: queue.commit(row["offset"], row["value"]),
     Kind.START: lambda queue, row: queue.start(row["offset"]),
     Kind.END: lambda queue, row: queue.end_lease(bool(row["value"])),
     Kind.CLAMP: lambda queue, row: queue.clamp(row["offset"], row["value"]),

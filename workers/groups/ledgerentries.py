@@ -24,9 +24,11 @@ class Kind(IntEnum):
     GROUP = 2  # group: number of the name that follows
     TOPIC = 3  # topic: number of the name that follows
     SUBSCRIBED = 4  # queue_id: the topic's queues when the group first subscribed
-    COMMIT = 5  # offset
+    COMMIT = 5  # offset; value: the log's end, if it goes back
     START = 6  # offset: next one not handed out
-    GRANT = 7  # value: lease; session; offset: digest of its subscription (groupwire.Join)
+    #: value: lease; session; offset: digest of its subscription (groupwire.Join). Without a
+    #: session it is of leases that are over: `previous` and `since` of Progress.
+    GRANT = 7
     END = 8  # value: 1 = the holder died
     ATTEMPTS = 9  # offset: first; value: behind the last; attempt: deliveries begun
     CLAMP = 11  # offset: lowest, value: highest offset that the queue holds

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.shm.storage import made_anew
 from gantrymq.workers.groups.ledgerentries import NAME, Entries, Kind
 from gantrymq.workers.groups.progress import UNSET, QueueKey
 
@@ -126,6 +127,8 @@ class Successor:
         elif queue.committed != UNSET:
             add(Kind.COMMIT, group, key, {"offset": queue.committed, "session": int(told)})
         self._has_told_consumed |= told and queue.committed != UNSET
+        if queue.previous or queue.since:
+            add(Kind.GRANT, group, key, {"value": queue.previous, "offset": queue.since})
         if queue.lease:
             lease = queue.lease
             fields = {"value": lease.number, "session": lease.session, "offset": lease.digest}
@@ -161,7 +164,8 @@ class Successor:
         """Be the ledger from now on, whatever happens. Raises OSError."""
         self._write()
         assert self._file is not None, "written"
-        self._file.sync()
+        with made_anew():
+            self._file.sync()
         self.close()
         self._is_in_place = True
         self._storage.rename(UNFINISHED, NAME)

@@ -106,6 +106,10 @@ class Topics:
         """Whether a topic is on the board and not deleted."""
         return name in self._made
 
+    def slot_of(self, name: str) -> int:
+        """Slot of a topic that is there; -1: there is none, or it was deleted."""
+        return self.slots.get(name, -1) if name in self._made else -1
+
     def queues(self, slot: int) -> range:
         """Board queue numbers of a topic."""
         topic = self.by_slot.get(slot)
@@ -318,6 +322,7 @@ class Membership:
             return  # what is not noted is delivered again, if this holder does not get so far
         inside = [(first, min(end, progress.started)) for first, end in done]
         fresh = progress.fresh([(a, b) for a, b in inside if progress.committed <= a < b])
+        fresh = fresh[: DONE_MAX - len(progress.done)]
         if fresh:
             self.ledger.finish_all(group, key, fresh)
 

@@ -14,6 +14,8 @@ from gantrymq.shm.groupwire import ATTEMPTS_MAX, Attempts, Done
 from gantrymq.shm.limits import DELIVERIES_MAX, PROGRESS_WINDOW
 
 UNSET = -1
+#: `Progress.since`: the next lease.
+NEXT: Final = -1
 _BEYOND: Final = 1 << 64  # all offsets
 
 QueueKey = tuple[str, int]
@@ -43,14 +45,25 @@ class Progress:
     done: list[Done] = field(default_factory=list)
     #: Send-backs whose copy may be in the log: offset -> (the message's attempts, log position).
     sending: dict[int, tuple[int, int]] = field(default_factory=dict)
-    #: Copies that lie below in the log are of what was consumed before the last reset.
+    #: Copies that lie below in the log are of what was consumed before it last went back.
     copies_from: int = 0
+    #: The first lease whose holder knows where the offset was last set back or reset to.
+    since: int = 0
+    #: The last lease that is over.
+    previous: int = 0
 
-    def commit(self, offset: int) -> None:
-        """Set the next offset to consume, forward or (a seek) backward."""
+    def grant(self, lease: Lease) -> None:
+        """Give the queue to a session."""
+        if self.lease is not None:
+            self.previous = self.lease.number
+        if self.since == NEXT:
+            self.since = lease.number
+        self.lease = lease
+
+    def commit(self, offset: int, log_end: int = 0) -> None:
+        """Set the next offset to consume, forward or (a seek) backward from a log end on."""
         if offset < self.committed:
-            self.started = offset
-            self.done.clear()
+            self._go_back(offset, log_end)
         self.committed = offset
         self.started = max(self.started, offset)
         if self.attempts:
@@ -121,9 +134,16 @@ class Progress:
 
     def reset(self, offset: int, log_end: int = 0) -> None:
         """Begin anew at an offset; copies below `log_end` are of what was consumed before."""
-        self.copies_from = log_end
-        self.committed = self.started = offset
-        self.attempts, self.done, self.sending = [], [], {}
+        self._go_back(offset, log_end)
+        self.committed = offset
+        self.attempts, self.sending = [], {}
+
+    def _go_back(self, offset: int, log_end: int) -> None:
+        """Nothing from an offset on was consumed, whatever copies of it lie below `log_end`."""
+        self.started = offset
+        self.done.clear()
+        self.since = NEXT if self.lease is None else self.lease.number
+        self.copies_from = max(self.copies_from, log_end)
 
     def is_done(self, offset: int) -> bool:
         """Whether a message is done with."""
@@ -142,6 +162,8 @@ class Progress:
         """The holder is gone; with `failed` what it had not finished counts as one more attempt."""
         if failed:
             self.add_attempts(without([(self.committed, self.started)], self.done))
+        if self.lease is not None:
+            self.previous = self.lease.number
         self.lease = None
         self._pass_done()
         self.started = self.committed

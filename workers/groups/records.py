@@ -14,7 +14,7 @@ from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.record import STRUCTURE, Record, parse_record
 from gantrymq.shm.soundrecord import Sound, sound_fields, sound_record
-from gantrymq.shm.storereader import StoreReader
+from gantrymq.shm.storereader import StoreReader, Unit, is_filler
 from gantrymq.workers.logviews import LogViews
 
 if TYPE_CHECKING:
@@ -43,59 +43,38 @@ class LiveReader(StoreReader):
         self._files: OrderedDict[str, File] = OrderedDict()
         self._views = LogViews(storage, board)
 
-    def record_of(self, topic: str, queue_id: int, offset: int) -> Record | None:
-        """The record at a queue offset; None if retention has removed it. Raises Corrupt."""
-        try:
-            positions = self.units(topic, queue_id, offset, offset + 1, self._board.cq_bytes)
-            found = self.record(positions[0]) if positions else None
-        except (Rejected, FileNotFoundError):
-            found = None
-        low = self._board.word(layout.BOARD_LOW)
-        return found if found is not None and found.physical_offset >= low else None
-
     def position_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Where the record of a queue offset is, damaged or not; None if retention has removed it.
 
         Raises OSError.
         """
         units = self.units_from(topic, queue_id, offset, 1)
-        position, size = _UNIT.unpack_from(units) if units else (-1, 0)
-        is_there = 0 < size < layout.CQ_FILLER_SIZE
-        return position if is_there and position >= self._board.word(layout.BOARD_LOW) else None
+        position = _UNIT.unpack_from(units)[0] if units else -1
+        return position if position >= self._low() else None
 
     def records_of(
         self, topic: str, queue_id: int, offsets: Iterable[int]
     ) -> Iterator[Sound | Corrupt | None]:
-        """As `record_of`, for offsets that lie close together; what is damaged is its error."""
+        """Records at queue offsets that lie close together; what is damaged is its error.
+
+        None if retention has removed it.
+        """
         start, units = 0, b""
-        base, data = -1, memoryview(b"")
-        segment_bytes = self._board.segment_bytes
         for offset in offsets:
             try:
                 at = (offset - start) * layout.CQ_UNIT_BYTES
                 if not 0 <= at <= len(units) - layout.CQ_UNIT_BYTES:
                     start, at, units = offset, 0, b""
                     units = self.units_from(topic, queue_id, offset, PROGRESS_WINDOW)
-                there = len(units) >= layout.CQ_UNIT_BYTES
-                position, size = _UNIT.unpack_from(units, at) if there else (0, 0)
-                if not 0 < size < layout.CQ_FILLER_SIZE:
+                if len(units) >= layout.CQ_UNIT_BYTES:
+                    position, size = _UNIT.unpack_from(units, at)
+                    yield self._sound(Unit(position, size, offset))
+                else:
+                    self._require_removed(topic, queue_id, offset)
                     yield None
-                    continue
-                place = position % segment_bytes
-                if position - place != base:
-                    base, view = self._views.segment(position)
-                    data = view.data
-                found = sound_record(bytes(data[place : place + size]), position)
-                found = found or self._taken_apart(position)
-                # Looked at last: what retention has taken meanwhile may read as zeroes.
-                yield found if position >= self._board.word(layout.BOARD_LOW) else None
-            except FileNotFoundError:
-                base = -1
-                yield None
             except Corrupt as error:
                 yield error
             except OSError as error:  # of this record alone: others can be read
-                base = -1
                 where = f"offset {offset} of {topic}/{queue_id}"
                 yield Corrupt(f"{where} cannot be read: {error}", path=where)
 
@@ -116,15 +95,41 @@ class LiveReader(StoreReader):
         """First position and map of a record's segment. Raises FileNotFoundError if it is gone."""
         return self._views.segment(position)
 
-    def _taken_apart(self, position: int) -> Sound | None:
-        """A record that is not ours, or unusual, or damaged. Raises Corrupt."""
-        if position < self._board.word(layout.BOARD_LOW):
+    def _sound(self, unit: Unit) -> Sound | None:
+        """The record that a unit means; None if retention has removed it. Raises Corrupt."""
+        if is_filler(unit):
             return None
+        found = self._own(unit)
+        if found is None:
+            record = self.of_unit(unit)
+            found = None if record is None else sound_fields(record)
+        # Looked at last: what retention has taken meanwhile may read as zeroes.
+        return found if unit.position >= self._low() else None
+
+    def _own(self, unit: Unit) -> Sound | None:
+        """The same quickly; None if it is not ours, or unusual, damaged or gone."""
         try:
-            record = self.record(position)
-        except (Rejected, FileNotFoundError):
+            base, view = self._views.segment(unit.position)
+        except (FileNotFoundError, ValueError):
             return None
-        return sound_fields(record)
+        at = unit.position - base
+        if int.from_bytes(view.data[at : at + 4], "big") != unit.size:
+            return None
+        found = sound_record(bytes(view.data[at : at + unit.size]), unit.position)
+        return found if found is not None and found.queue_offset == unit.offset else None
+
+    def _require_removed(self, topic: str, queue_id: int, offset: int) -> None:
+        """Raise Corrupt if a queue should have a unit whose file is not there, or too short."""
+        found = self._board.topic_named(topic)
+        if found is None or not found.perm or queue_id >= found.queue_count:
+            return
+        if offset >= self._board.queue(found.queue_base + queue_id)["min_offset"]:
+            where = f"offset {offset} of {topic}/{queue_id}"
+            raise Corrupt(f"{where} has no unit: `gantrymq store verify` lists all", path=where)
+
+    def _low(self) -> int:
+        """By the board: files that are kept open may read as zeroes below."""
+        return self._board.word(layout.BOARD_LOW)
 
     def derived(self, start: int) -> Iterator[Record]:
         """Records from `start` to the log's end that the broker made of others, in order."""

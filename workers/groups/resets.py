@@ -86,6 +86,8 @@ class Resets:
             return fault
         if request.group not in self._ledger.groups:
             return f"there is no group {request.group!r}"
+        if not request.offsets:
+            return "a reset names a queue at least"
         topics = self._membership.topics
         topics.refresh()
         for queue, offset in request.offsets.items():
@@ -115,10 +117,9 @@ class Resets:
     def _unblock(self, reset: _Reset) -> None:
         """Its queues may be anybody's again."""
         name = reset.request.group
-        blocked = self._membership.blocked[name]
-        blocked.difference_update(reset.keys)
-        if not blocked:
-            del self._membership.blocked[name]
+        left = self._membership.blocked.pop(name, set()).difference(reset.keys)
+        if left:
+            self._membership.blocked[name] = left
         self._membership.mark(name)
 
     def work(self, now_ns: int) -> int:

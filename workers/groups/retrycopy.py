@@ -49,6 +49,10 @@ class TooLong(MessageIllegal):
     """Properties leave no room for those that a copy has to add."""
 
 
+class TopicMissing(MessageIllegal):
+    """The topic that a copy is for, of which `topic` tells, is not there: none can be made yet."""
+
+
 class Failure(NamedTuple):
     """A failed delivery: its number, as what it is to be tried again, and why it failed."""
 
@@ -106,8 +110,9 @@ def copy_of(record: Sound, failure: Failure, parking: Parking) -> tuple[str, int
         level = max(1, min(FIRST_LEVEL + failure.attempt - 1, parking.levels))
         found[b"DELAY"] = b"%d" % level
         return SCHEDULE_TOPIC, level - 1, _encode(found)
+    # A delay, no point in time: the wall may be set while it waits.
+    found[b"TIMER_DELAY_MS"] = b"%d" % failure.delay
     due_ms = parking.now_ms + failure.delay
-    found[b"TIMER_DELIVER_MS"] = b"%d" % due_ms
     found[b"TIMER_OUT_MS"] = b"%d" % timer_out_ms(due_ms, parking.precision_ms)
     return TIMER_TOPIC, 0, _encode(found)
 
@@ -171,19 +176,22 @@ class CopyMaker:
     def parking(self, group: str) -> Parking:
         """What decides where copies of a group's messages are parked, for a short while."""
         topics, name = self._topics, f"{RETRY_PREFIX}{group}"
-        retry = topics.by_slot.get(topics.slots.get(name, -1))
+        retry = topics.by_slot.get(topics.slot_of(name))
         queues = retry.queue_count if retry else 0
         dead, now_ms = f"{DLQ_PREFIX}{group}", self._clock.wall_ms()
         return Parking(self._levels, name.encode(), queues, dead, self._precision_ms, now_ms)
 
     def copy(self, record: Sound, failure: Failure, parking: Parking) -> Copy:
-        """The copy of a message that has failed. Raises MessageIllegal, TooLong."""
+        """The copy of a message that has failed. Raises TopicMissing, TooLong.
+
+        What lies in a deleted topic nobody would ever see.
+        """
         if not parking.retry_queues and not failure.is_dead:
-            raise MessageIllegal(f"group {failure.group} has no retry topic")
+            raise _missing(parking.retry_topic.decode())
         topic, queue_id, properties = copy_of(record, failure, parking)
-        slot = self._topics.slots.get(topic)
-        if slot is None:
-            raise MessageIllegal(f"the broker has no topic {topic}")
+        slot = self._topics.slot_of(topic)
+        if slot < 0:
+            raise _missing(topic)
         return Copy(
             slot, queue_id, record.body, properties, record.physical_offset, record.flag,
             record.sys_flag, record.born_timestamp, record.born_host, record.store_host,
@@ -194,3 +202,7 @@ class CopyMaker:
         """Whether who sends to a topic waits until its messages are durable."""
         slot = self._topics.by_slot.get(self._topics.slots.get(topic, -1))
         return slot is not None and slot.level == Level.DURABLE
+
+
+def _missing(topic: str) -> TopicMissing:
+    return TopicMissing(f"the broker has no topic {topic}", topic=topic)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.shm import groupwire, layout
 from gantrymq.shm.board import Board
 from gantrymq.shm.codes import Status
-from gantrymq.shm.kernels.words import store_word
 from gantrymq.shm.record import Record
 from gantrymq.workers.groups.copyplans import COPIES_BYTES_MAX, CopyPlans
 from gantrymq.workers.groups.ledger import Ledger
@@ -40,6 +39,8 @@ MESSAGES_PER_CYCLE: Final = 256
 #: messages like any that its end leaves.
 MESSAGES_PER_TURN: Final = 64
 MESSAGES_AT_END: Final = 1024
+#: Offsets that one notice names: a request may name more than an answer has room for.
+OFFSETS_MAX: Final = 1024
 #: A copy that found no room on the disk is tried again after.
 AGAIN_NS: Final = 100_000_000
 #: While the writer is not there yet, it is looked for again after.
@@ -147,7 +148,7 @@ class SendBacks:
             self._left -= 1
             self._left_of_turn -= 1
             self._tell(session, groupwire.Committed(0, {request.queue: request.lease}))
-            self._tell(session, groupwire.Refused(request.serial, "Evicted", LEASE_OVER, rest))
+            self._refuse(session, request.serial, ("Evicted", LEASE_OVER), rest)
             return
         before = asked.taken
         self._waiting += self._plans.plan(asked, held, self._room)
@@ -161,10 +162,22 @@ class SendBacks:
         if asked.done:
             offsets, dead = (list(column) for column in zip(*asked.done, strict=True))
             asked.done.clear()
-            self._tell(session, groupwire.SentBack(request.serial, request.queue, offsets, dead))
-        for (error, text), offsets in asked.refused.items():
-            self._tell(session, groupwire.Refused(request.serial, error, text, offsets))
+            self._answer((session, request.serial, request.queue), offsets, dead)
+        for error, offsets in asked.refused.items():
+            self._refuse(session, request.serial, error, offsets)
         asked.refused.clear()
+
+    def _answer(self, who: tuple[int, int, int], offsets: list[int], dead: list[bool]) -> None:
+        """Say what was sent back, in notices that fit into the ring."""
+        session, serial, queue = who
+        for at in range(0, len(offsets), OFFSETS_MAX):
+            end = at + OFFSETS_MAX
+            self._tell(session, groupwire.SentBack(serial, queue, offsets[at:end], dead[at:end]))
+
+    def _refuse(self, session: int, serial: int, why: tuple[str, str], offsets: list[int]) -> None:
+        """Likewise what was not: error and text are the same for all."""
+        for at in range(0, max(1, len(offsets)), OFFSETS_MAX):
+            self._tell(session, groupwire.Refused(serial, *why, offsets[at : at + OFFSETS_MAX]))
 
     # ------------------------------------------------------------------------- the outlet's answers
 
@@ -212,9 +225,9 @@ class SendBacks:
         return False
 
     def want_durable(self, end: int) -> None:
-        """Ask the flusher to be quick, and to ring when the log is durable up to `end`."""
+        """Ask the flusher to sync now, and to ring when the log is durable up to `end`."""
         if self.outlet is not None:
-            store_word(self.outlet.session.arena, layout.ARENA_DURABLE_WANTED, end)
+            self.outlet.want_durable(end, self._board)
 
     def are_durable(self) -> bool:
         """Whether all copies that the ledger counts would outlive a power cut: it may be synced."""
@@ -250,8 +263,8 @@ class SendBacks:
             done = [(pending.offset, pending.offset + 1) for pending in pendings]
             self._ledger.finish_all(*where, done)
             self._note_settled(*where)
-        for (session, serial, queue), (offsets, dead) in answers.items():
-            self._tell(session, groupwire.SentBack(serial, queue, offsets, dead))
+        for who, (offsets, dead) in answers.items():
+            self._answer(who, offsets, dead)
 
     def _note_settled(self, group: str, key: QueueKey) -> None:
         """A queue that nobody holds may have waited for its copies."""

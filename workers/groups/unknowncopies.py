@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gantrymq.shm.errors import Corrupt, Rejected
+from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 from gantrymq.workers.groups.pending import whose
 from gantrymq.workers.groups.progress import UNSET
@@ -37,9 +37,11 @@ def note_unknown_copies(ledger: Ledger, reader: LiveReader) -> None:
 
 def _note(ledger: Ledger, reader: LiveReader, group: str, copy: Record) -> None:
     try:
-        message = reader.record(copy.origin)
-    except (Rejected, FileNotFoundError, Corrupt):
-        return  # removed, or passed over as any reader of its queue does
+        message = reader.named(copy.origin)
+    except Corrupt:
+        return  # no member gets it, and so it does not fail once more
+    if message is None:
+        return  # removed
     key, offset = (message.topic, message.queue_id), message.queue_offset
     if message.topic in _PARKED:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gantrymq.shm import layout
+from gantrymq.shm import layout, wire
 from gantrymq.shm.board import Board
 from gantrymq.shm.codes import Role
 from gantrymq.workers.groups.progress import QueueKey
@@ -21,6 +21,17 @@ class Unstorable:
         self._board = board
         self._sessions = sessions
         self._reported: set[tuple[str, QueueKey, int]] = set()
+        self._wanted: set[str] = set()  # topics, since the last call of `ask_for_topics`
+
+    def want(self, topic: str) -> None:
+        """For want of a topic no copy can be stored."""
+        self._wanted.add(topic)
+
+    def ask_for_topics(self) -> None:
+        """Have those made again that are of groups, once for all messages of a request."""
+        for topic in sorted(self._wanted):
+            self._sessions.note("debug", wire.GROUP_TOPIC_WANTED, topic=topic)
+        self._wanted.clear()
 
     def refused(self, name: tuple[str, QueueKey, int], why: str) -> None:
         """No copy can be stored for now, neither a retry nor a dead letter."""

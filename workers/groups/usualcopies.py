@@ -99,7 +99,7 @@ class UsualCopies:
         self._words[: kernel.GIVEN_WORDS] = array("q", (
             0, 0, 0, *asked, FIRST_LEVEL, parking.levels, parking.now_ms, parking.precision_ms,
             parking.retry_queues, len(parking.retry_topic), slots.get(SCHEDULE_TOPIC, -1),
-            slots.get(TIMER_TOPIC, -1), slots.get(parking.dead_topic, -1),
+            slots.get(TIMER_TOPIC, -1), self._topics.slot_of(parking.dead_topic),
         ))  # fmt: skip
 
     def _call(self, units: NDArray[np.uint8], texts: NDArray[np.uint8]) -> Iterator[list[Made]]:

@@ -161,11 +161,11 @@ class Indexer:
         """Find out what a life before this one has left."""
         end = self._board.word(layout.BOARD_APPENDED)
         self._take(indexfiles.choose(self._storage, self._shape, self._low, end))
-        self._begun = True
         return 1
 
     def _take(self, note: Note) -> None:
-        """Go on from a note. Can be done again if it fails."""
+        """Go on from a note; if it fails the next step begins anew."""
+        self._begun = False
         self._board.set_word(layout.BOARD_INDEXED, note.position)  # before files go: others look
         kept = {name for name, _ in note.files}
         for name in self._storage.list(DIRECTORY):
@@ -181,6 +181,7 @@ class Indexer:
         self._position = note.position
         self._form[kernels.KEY] = note.key
         self._note = self._sure = note
+        self._begun = True
 
     def _begin_links(self, name: str, header: Header) -> None:
         """Its slots follow from its entries: what is in the file of them may be newer."""

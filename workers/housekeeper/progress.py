@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm.jsonsum import sum_holds, with_sum
+from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def read_table(
         data = read_file(storage, path)
         if sum_holds(data) is False:
             return None
-        content = json.loads(data)
+        content = parse_json(data)
         parts = ((key.rpartition("@"), offset) for key, offset in content["queues"].items())
         offsets = {(topic, int(queue_id)): int(offset) for (topic, _, queue_id), offset in parts}
         return int(content[position]), offsets

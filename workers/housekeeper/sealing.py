@@ -12,7 +12,7 @@ from gantrymq.shm import layout, sidecar
 from gantrymq.shm.errors import StoreFailed
 from gantrymq.shm.indexnote import CHECKPOINT_FILE, safe_time
 from gantrymq.shm.marks import mark
-from gantrymq.shm.storage import is_disk_full, is_failed_change
+from gantrymq.shm.storage import is_disk_full, is_failed_change, made_anew
 from gantrymq.workers.failure import declare_failed
 from gantrymq.workers.housekeeper.progress import save_progress
 from gantrymq.workers.housekeeper.queuesync import QueueSync
@@ -192,7 +192,8 @@ class Sealer:
             file = self._storage.create(CHECKPOINT_FILE)
         try:
             file.write_at(padded, 0)
-            file.sync()
+            with made_anew():
+                file.sync()
         finally:
             file.close()
 

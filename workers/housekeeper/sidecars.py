@@ -19,7 +19,7 @@ from gantrymq.shm.kernels import blocks
 from gantrymq.shm.kernels.scan import ROW_WORDS
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.marks import mark
-from gantrymq.shm.storage import replace_file
+from gantrymq.shm.storage import made_anew, replace_file
 from gantrymq.workers.failure import unfit_record
 from gantrymq.workers.topicindex import TopicIndex
 
@@ -120,7 +120,8 @@ class SidecarWriter:
         file = self._storage.create(temporary)
         try:
             yield from self._write_pieces(file, head, ranks, tail)
-            file.sync()
+            with made_anew():
+                file.sync()
         finally:
             file.close()
         self._storage.rename(temporary, self._name)

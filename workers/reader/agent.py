@@ -162,7 +162,7 @@ class Reader:
     def _cycle(self, now_ns: int) -> int:
         if self._extensions is not None:
             with self._filters_in_hand():
-                self._extensions.refresh(self._dispatched)
+                self._extensions.refresh(self._dispatched, now_ns)
         work = self._dispatch()
         if work:
             since_ns = now_ns - self._work_ns - self._napped_ns

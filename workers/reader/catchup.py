@@ -16,8 +16,10 @@ import numpy as np
 from gantrymq.shm import layout, limits
 from gantrymq.shm.codes import Stop
 from gantrymq.shm.kernels import extend
+from gantrymq.shm.kernels.scan import CHECK_BODY, CHECK_TRAILER
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.ranges import ranges_of
 from gantrymq.shm.storage import is_disk_full, map_file
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ class CatchUp:
         self._form[extend.WORK_MAX] = work_max
         self._found = np.zeros(STEP_BITMAPS, np.int64)
         self._log = (-1, np.empty(0, np.uint8))
+        #: Who wrote what; the broker has opened its range before agents start.
+        self._ranges = ranges_of(storage)
 
     def step(self, now_ns: int, *, busy: bool = False) -> int:
         """A short piece of work; 0 if there is none, or the reader is busy and it is no turn yet.
@@ -134,6 +138,7 @@ class CatchUp:
         per_file = self._board.cq_bytes // layout.CQ_UNIT_BYTES
         folder = queue_directory(self._storage, bound.covered.topic, queue_id)
         self._form[extend.END_POSITION] = bound.covered.start
+        self._form[extend.LOG_END] = self._board.word(layout.BOARD_APPENDED)
         while offset < written:
             first = offset // per_file * per_file
             name = f"{folder}/{first * layout.CQ_UNIT_BYTES:020d}"
@@ -162,22 +167,39 @@ class CatchUp:
                 self._extensions.set_bits(queue, address, bound.covered.positions)
             if stop is Stop.LIMIT:
                 break
-            if stop is Stop.ROLL and self._enter(view, int(form[extend.INDEX])):
-                continue
-            if stop is not Stop.DONE:  # its record is gone, or damaged: nobody gets it by bits
+            if stop is Stop.ROLL and not self._enter(view, int(form[extend.INDEX])):
+                self._set_unread(bound, queue, view)
                 form[extend.INDEX] += 1
         return first + int(form[extend.INDEX])
 
+    def _set_unread(
+        self, bound: Bound, queue: int, units: np.ndarray[tuple[int], np.dtype[np.uint8]]
+    ) -> None:
+        """Set the bits of a unit that leads to no record: whoever reads it finds out why."""
+        at = int(self._form[extend.INDEX]) * layout.CQ_UNIT_BYTES
+        code = layout.CQ_UNIT.unpack(units, at)["tags_code"]
+        if code <= layout.CQ_EXT_ADDRESS_MAX:
+            address = code & layout.CQ_EXT_ADDRESS_MASK
+            self._extensions.set_bits(queue, address, bound.covered.positions)
+
     def _enter(self, units: np.ndarray[tuple[int], np.dtype[np.uint8]], index: int) -> bool:
-        """Map the segment of a unit's record; False if it is gone, or is the one at hand."""
-        unit = layout.CQ_UNIT.unpack(units, index * layout.CQ_UNIT_BYTES)
+        """Map the segment of a unit's record, find out who wrote it there.
+
+        False if it is gone, or all that is at hand.
+        """
+        position = layout.CQ_UNIT.unpack(units, index * layout.CQ_UNIT_BYTES)["physical_offset"]
         size = self._board.segment_bytes
-        base = unit["physical_offset"] // size * size
-        if base == self._log[0]:
+        base = position // size * size
+        stretch = self._ranges.stretch(position)
+        known = int(self._form[extend.STRETCH_FROM]), int(self._form[extend.STRETCH_END])
+        if base == self._log[0] and known == (stretch.start, stretch.end):
             return False
-        try:
-            self._log = (base, map_file(self._storage, segment_name(base)))
-        except (FileNotFoundError, ValueError):
-            return False
+        if base != self._log[0]:
+            try:
+                self._log = (base, map_file(self._storage, segment_name(base)))
+            except (FileNotFoundError, ValueError):
+                return False
         self._form[extend.BASE] = base
+        self._form[extend.STRETCH_FROM], self._form[extend.STRETCH_END] = stretch.start, stretch.end
+        self._form[extend.CHECKS] = CHECK_TRAILER if stretch.ours else CHECK_BODY
         return True

@@ -18,9 +18,11 @@ from gantrymq.shm.errors import StoreFailed
 from gantrymq.shm.kernels import dispatch, extend
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.storage import clear_behind, map_file
-from gantrymq.workers.reader.filters import Filters
+from gantrymq.workers.reader.filters import Filters, Listed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gantrymq.shm.board import Board
     from gantrymq.shm.storage import File, Storage
 
@@ -47,7 +49,8 @@ class Extensions:
         bitmap = self.filters.form.bits // 8 if self.filters else 0
         self._unit_bytes = layout.CQ_EXT_UNIT_BYTES + bitmap
         self._ends = np.full(board.queues_max, -1, np.int64)
-        self._lists = np.zeros(board.queues_max, np.int64)
+        self._lists = np.zeros(board.queues_max, np.int64)  # by queue: an address of `_listed`
+        self._listed: Mapping[str, Listed] = {}
         self._topics = -1  # changes of topics that `_lists` knows of
         self._known: set[int] = set()
         self._form = np.zeros(extend.FORM_WORDS, np.int64)
@@ -62,17 +65,25 @@ class Extensions:
         self._open: OrderedDict[tuple[int, int], File] = OrderedDict()
         self._with_new_bits: set[str] = set()  # files that have got some, and are not synced yet
 
-    def refresh(self, position: int) -> None:
+    def refresh(self, position: int, now_ns: int = 0) -> None:
         """Before records from `position` on are dispatched. Raises OSError."""
         changes = self._board.half(layout.BOARD_TOPIC_CHANGES)
-        count = self._board.half(layout.BOARD_TOPIC_COUNT)
-        fresh = self.filters is not None and self.filters.refresh(position)
-        if fresh or self._topics != (changes << 32 | count):
-            self._topics = changes << 32 | count
-            lists = self.filters.lists if self.filters else {}
-            for topic in self._board.topics():
+        topics = changes << 32 | self._board.half(layout.BOARD_TOPIC_COUNT)
+        if self.filters is None:
+            return
+        self.filters.refresh(position, now_ns)
+        if self.filters.lists is not self._listed or self._topics != topics:
+            self._topics = topics
+            self._take(self.filters.lists)
+
+    def _take(self, listed: Mapping[str, Listed]) -> None:
+        """Let kernels go by these lists: the addresses, and what holds what they mean, at once."""
+        lists = np.zeros_like(self._lists)
+        for topic in self._board.topics():
+            if topic.name in listed:
                 queues = slice(topic.queue_base, topic.queue_base + topic.queue_count)
-                self._lists[queues] = lists.get(topic.name, 0)
+                lists[queues] = listed[topic.name].address
+        self._lists, self._listed = lists, listed
 
     def make(
         self, view: NDArray[np.uint8], base: int, touched: NDArray[np.int64], count: int,

@@ -19,10 +19,11 @@ from gantrymq.shm.filter import parse_sql
 from gantrymq.shm.kernels import extend
 from gantrymq.shm.sql92.dialect import Dialect
 from gantrymq.shm.sql92.program import compile_program
+from gantrymq.shm.storage import is_disk_full
 from gantrymq.workers.filterfile import FilterEntry, bloom_form, read_filters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gantrymq.shm.board import Board
     from gantrymq.shm.storage import Storage
@@ -34,6 +35,10 @@ PER_TOPIC: Final = 2
 #: Characters of texts that are compiled at one time, about 100 ms, and when the reader starts.
 CHARACTERS: Final = 20_000
 CHARACTERS_AT_START: Final = 200_000
+#: Without room for the note of them, other filters are tried again after.
+RETRY_NS: Final = 1_000_000_000
+
+_Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,39 +52,64 @@ class Bound:
     alone: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A topic's filters as a kernel's list; who gives it `address` holds this as long."""
+
+    words: NDArray[np.int64]
+    filters: tuple[Bound, ...]  # what the list points to
+
+    @property
+    def address(self) -> int:
+        """Of the list."""
+        return int(self.words.ctypes.data)
+
+
 class Filters:
     """Knows which filters there are and of which records they have bits; see the module."""
 
     def __init__(self, storage: Storage, board: Board, settings: Any) -> None:  # noqa: ANN401
         self.form = bloom_form(settings)
-        #: By topic: the address of a kernel's list.
-        self.lists: dict[str, int] = {}
-        self.bound: dict[tuple[str, str, str, str], Bound] = {}
+        #: By topic. Never changed: others take its place.
+        self.lists: Mapping[str, Listed] = {}
+        self.bound: dict[_Key, Bound] = {}
         self._storage = storage
         self._board = board
         self._per_topic = PER_TOPIC * settings.expect_consumer_num_use_filter
-        self._held: list[NDArray[np.int64]] = []
+        self._has_begun = False
         self._seen = -1
+        self._retry_ns = 0
         self._entries: list[FilterEntry] = []
         self._refused: set[FilterEntry] = set()  # of those: what does not compile
         self._waiting = False
 
-    def refresh(self, position: int) -> bool:
+    def refresh(self, position: int, now_ns: int = 0) -> bool:
         """Look at the file if it was changed; the record at `position` is dispatched next.
 
-        True if the filters are others. Raises OSError.
+        True if the filters are others. Without room for the note of these, the former ones stay
+        for a while, and get their bits; at a start there are none. Raises OSError.
         """
+        try:
+            return now_ns >= self._retry_ns and self._refresh(position)
+        except OSError as error:
+            self._waiting = True
+            if not (self._has_begun and is_disk_full(error)):
+                raise
+            self._retry_ns = now_ns + RETRY_NS
+            return False
+
+    def _refresh(self, position: int) -> bool:
         changes = self._board.half(layout.BOARD_FILTER_CHANGES)
-        known = self._seen >= 0
+        known = self._has_begun
         if changes != self._seen:
-            self._seen = changes
             self._entries = self._chosen()
+            self._seen = changes
             self._refused.intersection_update(self._entries)
         elif not self._waiting:
             return False
         noted = read_covered(self._storage)
         before = {(item.key, item.bits, item.positions): item.start for item in noted}
-        bound = {}
+        bound: dict[_Key, Bound] = {}
         for made in self._bind_some(position, CHARACTERS if known else CHARACTERS_AT_START):
             key = made.covered.key
             same = (key, made.covered.bits, made.covered.positions)
@@ -87,9 +117,9 @@ class Filters:
             bound[key] = moved(made, before[same]) if is_noted else made
         if known and bound.keys() == self.bound.keys():
             return False
-        self.bound = bound
-        self._list()
-        self.save(noted)
+        self._save(bound, noted)  # first: consumers go by it as soon as they have bits
+        self.bound, self.lists = bound, _lists_of(bound.values())
+        self._has_begun = True
         return True
 
     def _bind_some(self, position: int, room: int) -> Iterator[Bound]:
@@ -117,15 +147,17 @@ class Filters:
 
         What is bound anew since then is not meant.
         """
+        lowered = dict(self.bound)
         for covered in done:
-            bound = self.bound.get(covered.key)
+            bound = lowered.get(covered.key)
             if bound is not None and bound.covered == covered:
-                self.bound[covered.key] = moved(bound, 0)
-        self.save()
+                lowered[covered.key] = moved(bound, 0)
+        self._save(lowered)
+        self.bound = lowered
 
-    def save(self, noted: Sequence[Covered] | None = None) -> None:
+    def _save(self, bound: Mapping[_Key, Bound], noted: Sequence[Covered] | None = None) -> None:
         """Tell consumers. `noted`: what the file says."""
-        found = [item.covered for item in self.bound.values()]
+        found = [item.covered for item in bound.values()]
         if noted is None or found != list(noted):
             write_covered(self._storage, found)
         self._board.count_change(layout.BOARD_BITMAP_CHANGES)
@@ -146,18 +178,17 @@ class Filters:
         text = (entry.dialect, entry.expression)
         return Covered(entry.topic, entry.group, *text, self.form.bits, positions, position)
 
-    def _list(self) -> None:
-        topics: dict[str, list[Bound]] = {}
-        for item in self.bound.values():
-            topics.setdefault(item.covered.topic, []).append(item)
-        lists = {}
-        held = []
-        for topic, items in topics.items():
-            rows = np.concatenate([item.alone[1 : 1 + extend.LIST_WORDS] for item in items])
-            listed = np.concatenate([np.array([len(items)], np.int64), rows])
-            held.append(listed)
-            lists[topic] = listed.ctypes.data
-        self.lists, self._held = lists, held
+
+def _lists_of(bound: Iterable[Bound]) -> dict[str, Listed]:
+    topics: dict[str, list[Bound]] = {}
+    for item in bound:
+        topics.setdefault(item.covered.topic, []).append(item)
+    return {topic: _listed(tuple(items)) for topic, items in topics.items()}
+
+
+def _listed(items: tuple[Bound, ...]) -> Listed:
+    rows = [item.alone[1 : 1 + extend.LIST_WORDS] for item in items]
+    return Listed(np.concatenate([np.array([len(items)], np.int64), *rows]), items)
 
 
 def _bind(covered: Covered) -> Bound | None:

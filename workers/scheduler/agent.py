@@ -19,6 +19,8 @@ from gantrymq.shm.kernels.ring import arm as arm_flag
 from gantrymq.shm.kernels.words import store_half
 from gantrymq.shm.properties import parse_delay_levels
 from gantrymq.workers.agent import IDLE_NS
+from gantrymq.workers.damage import Damage
+from gantrymq.workers.logwindow import LogWindow
 from gantrymq.workers.origins import OriginScan
 from gantrymq.workers.outlet import Outlet
 from gantrymq.workers.outletagent import LOOK_NS, OutletAgent
@@ -143,11 +145,11 @@ class Scheduler(OutletAgent):
 
     def _open(self, session: Session) -> None:
         """This agent's own session is known: it may put, once the writer has answered all."""
-        self._outlet = Outlet(session, self._bells.writer)
+        self._outlet = Outlet(session, self._bells)
         self._arena = session.arena
-        self._delivery = Delivery(
-            self._storage, self._board, self._table, self._outlet, self._views
-        )
+        damage = Damage(self._table)
+        window = self._window = LogWindow(self._storage, self._board, self._views, damage)
+        self._delivery = Delivery(self._board, self._table, self._outlet, window)
         self._note = ProgressNote(self._storage, self._clock, self._board, self._delivery)
         stamp = partial(self._board.word, layout.BOARD_STORE_MS)
         base_ns, seen_ms, shift_ms = self._note.clock()
@@ -155,30 +157,37 @@ class Scheduler(OutletAgent):
         self._delivery.follow(self._time)
         self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
         self._timers = Timers(
-            self._storage, self._board, self._views, self._time, self._precision_ms
+            self._storage, self._board, self._views, window, self._time, self._precision_ms
         )
         self._pending = Pending(self._board, self._levels, self._timers)
         self._move = TimerMove(self._board, self._timers, self._delivery)
-        trace = RecallTrace(self._storage, self._board, self._views, self._shape)
+        trace = RecallTrace(self._storage, self._board, window, self._shape)
         self._recalls = RecallDesk(
             self._table, trace, self._outlet, self._delivery, self._timers, self._hand
         )
         self._note.follow(self._levels, self._timers, self._time)
         self._begun = False
+        self._first_scanned = -1  # where the first scan begins: known once timers are taken over
 
     # ----------------------------------------------------------------------------- what is there
 
     def _reconcile(self) -> bool:
-        """Once the log has all that was put before: look there for what is not counted."""
+        """Once the log has all that was put before: look there for what is not counted.
+
+        What a full disk may break off comes before the outlet is trusted: else the next step would
+        deliver without having looked.
+        """
         assert self._outlet is not None, "it is lost"
+        if self._first_scanned < 0:
+            found = self._note.found
+            self._first_scanned = found.scanned if self._timers.take_over(found) else 0
         if not self._outlet.reconcile():
             return False
         appended = self._board.word(layout.BOARD_APPENDED)
         unsure = (self._delivery.unsure_from, self._recalls.unsure_from)
         start = min((at for at in unsure if at >= 0), default=appended)
         if not self._begun:
-            found = self._note.found
-            start = found.scanned if self._timers.take_over(found) else 0
+            start = self._first_scanned
         self._scan = OriginScan(self._storage, self._board, self._views, start, appended)
         return True
 
@@ -188,6 +197,7 @@ class Scheduler(OutletAgent):
         if not scan.finished:
             scan.step()
             return
+        self._window.name_damaged(scan.damaged())
         self._scan = None
         if self._begun:
             self._delivery.lost(scan.origins())

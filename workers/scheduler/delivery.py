@@ -20,7 +20,6 @@ from gantrymq.shm.kernels import frames, parked, stretch
 from gantrymq.shm.kernels.parked import DAMAGED, DROPPED, NO_TOPIC, PUT, TOO_LARGE, put_copies
 from gantrymq.shm.marks import mark
 from gantrymq.shm.properties import TIMER_TOPIC, parse_properties
-from gantrymq.workers.logwindow import LogWindow
 from gantrymq.workers.scheduler.duerows import NOTHING, Rows, due_rows
 from gantrymq.workers.scheduler.lateness import Lateness
 from gantrymq.workers.topicindex import TopicIndex
@@ -28,8 +27,7 @@ from gantrymq.workers.topicindex import TopicIndex
 if TYPE_CHECKING:
     from gantrymq.shm.board import Board
     from gantrymq.shm.record import Record
-    from gantrymq.shm.storage import Storage
-    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.logwindow import LogWindow
     from gantrymq.workers.outlet import Outcome, Outlet
     from gantrymq.workers.scheduler.timeline import Timeline
     from gantrymq.workers.session import SessionTable
@@ -63,17 +61,16 @@ class Delivery:
 
     def __init__(
         self,
-        storage: Storage,
         board: Board,
         sessions: SessionTable,
         outlet: Outlet,
-        views: LogViews,
+        window: LogWindow,
     ) -> None:
         self._board = board
         self._words = board.array()
         self._table = sessions
         self._outlet = outlet
-        self._window = LogWindow(storage, board, views)
+        self._window = window
         self._form = np.zeros(parked.FORM_WORDS, np.int64)
         self._index = TopicIndex(board, to_put=True)
         self._time: Timeline | None = None
@@ -193,8 +190,9 @@ class Delivery:
             self.absent = np.concatenate((self.absent, missing))
             self._ask_for(missing)
         whys = {DAMAGED: "damaged", DROPPED: "no topic that takes it", TOO_LARGE: "too large"}
+        low = self._board.word(layout.BOARD_LOW)
         for position, _size, state, *_rest in rows.tolist():
-            if state in whys:
+            if state in whys and position >= low:  # else retention has removed it, and says so
                 self._table.note(
                     "error", "parked_record_passed_over", position=position, why=whys[state]
                 )

@@ -112,15 +112,15 @@ class ProgressNote:
         self._time = time
         self._begun_ms = (time.wall_ms(), time.filed_ms() - 1)
 
-    def clock(self) -> tuple[int | None, int, int]:
+    def clock(self) -> tuple[int, int, int]:
         """`base_ns`, largest wall clock and `shift_ms` of the timeline, by what was noted."""
         found = self.found
         if found.clock_boot_id == self._board.boot_id.hex():
             return found.base_ns, found.wall_ms, found.shift_ms
         filed_ms = max(found.filed_ms, found.delays_ms + 1)
-        return (
-            None, found.wall_ms, shift_after_boot(self._clock.wall_ms(), filed_ms, found.ahead_ms)
-        )  # fmt: skip
+        base_ns = self._board.wall_ahead_ns  # the wall clock may have been set since the start
+        even_ms = (self._clock.monotonic_ns() + base_ns) // 1_000_000
+        return base_ns, found.wall_ms, shift_after_boot(even_ms, filed_ms, found.ahead_ms)
 
     def steps(self) -> Steps:
         """What the timeline is to know of steps of the wall clock, by what was noted."""

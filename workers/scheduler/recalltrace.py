@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gantrymq.shm.record import Record
     from gantrymq.shm.schedulerwire import Handle
     from gantrymq.shm.storage import Storage
-    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.logwindow import LogWindow
 
 
 def names_target(record: Record, handle: Handle, *, is_recall: bool) -> bool:
@@ -51,12 +51,12 @@ class RecallTrace:
     """Looks handles up in the index."""
 
     def __init__(
-        self, storage: Storage, board: Board, views: LogViews, shape: Shape | None
+        self, storage: Storage, board: Board, window: LogWindow, shape: Shape | None
     ) -> None:
         """`shape` of the index files; None: there are none."""
         self.board = self._board = board
         self._storage = storage
-        self._views = views
+        self._window = window
         self._shape = shape
 
     @property
@@ -120,11 +120,6 @@ class RecallTrace:
         for number, position in enumerate(index.positions(topic, key), 1):
             if number % STEP_ENTRIES == 0:
                 yield None
-            record = self._record(position)
+            record = self._window.record(position)
             if record is not None and record.topic == topic:
                 yield record
-
-    def _record(self, position: int) -> Record | None:
-        if position < self._board.word(layout.BOARD_LOW):
-            return None
-        return self._views.record(position)

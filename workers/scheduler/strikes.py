@@ -5,7 +5,7 @@ Both name their target by its UNIQ_KEY, and stand in the same slot of RocketMQ's
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,28 +16,35 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gantrymq.workers.logviews import LogViews
+    from gantrymq.shm.record import Record
     from gantrymq.workers.scheduler.timerpool import Entries
 
 
-def properties_at(views: LogViews, position: int) -> dict[str, str]:
+class Records(Protocol):
+    """Who reads records of the log: a `LogWindow`, or `LogViews`."""
+
+    def record(self, position: int) -> Record | None:
+        """A record of the log; None if it is gone, or damaged."""
+
+
+def properties_at(records: Records, position: int) -> dict[str, str]:
     """Properties of a record; none if it cannot be read."""
-    found = views.record(position)
+    found = records.record(position)
     return found.property_map() if found is not None else {}
 
 
 def sift(
-    entries: Entries, others: Sequence[Entries], views: LogViews
+    entries: Entries, others: Sequence[Entries], records: Records
 ) -> tuple[Entries, NDArray[np.int64]]:
     """What of `entries` is to be delivered, and positions, of `others` too, that are not."""
     if not (entries["size"] & KILLERS != 0).any():
         return entries, np.zeros(0, np.int64)
-    gone = struck(entries, others, views)
+    gone = struck(entries, others, records)
     recalls = entries["size"] & DELETE_BIT != 0
     return entries[~recalls & ~np.isin(entries["position"], gone)], gone
 
 
-def struck(entries: Entries, others: Sequence[Entries], views: LogViews) -> NDArray[np.int64]:
+def struck(entries: Entries, others: Sequence[Entries], records: Records) -> NDArray[np.int64]:
     """Positions of the timers, among `entries` and `others`, that are not to be delivered."""
     killers = entries[entries["size"] & KILLERS != 0]
     gone: set[int] = set()
@@ -53,17 +60,17 @@ def struck(entries: Entries, others: Sequence[Entries], views: LogViews) -> NDAr
         there = suspects.get(key, set()) - {position} - gone
         if not size & DELETE_BIT:
             there = {suspect for suspect in there if suspect < position}
-        gone |= _named_among(there, position, views, is_recall=bool(size & DELETE_BIT))
+        gone |= _named_among(there, position, records, is_recall=bool(size & DELETE_BIT))
     return np.array(sorted(gone), np.int64)
 
 
-def _named_among(suspects: set[int], killer: int, views: LogViews, *, is_recall: bool) -> set[int]:
+def _named_among(suspects: set[int], killer: int, records: Records, *, is_recall: bool) -> set[int]:
     """Which of the suspects the record at `killer` names."""
-    named = properties_at(views, killer) if suspects else {}
+    named = properties_at(records, killer) if suspects else {}
     return {
         suspect
         for suspect in suspects
-        if _is_named(named, properties_at(views, suspect), is_recall=is_recall)
+        if _is_named(named, properties_at(records, suspect), is_recall=is_recall)
     }
 
 

@@ -67,25 +67,23 @@ class TimerBuckets:
         """Take over what is there; False, and all is removed, if it does not belong to `made`.
 
         Entries of records behind `position` do not count: their units are read again, and may be
-        due at another time.
+        due at another time. It asks for no room: a minute that is half split is split on when it is
+        opened or looked into. Raises OSError: then it was not taken over, and may be again.
         """
-        self._last_position = position
         found = self._storage.list(DIRECTORY)
         if not made or owner_name(made) not in found:
             for name in found:
                 self._storage.unlink(f"{DIRECTORY}/{name}")
             return False
         names = [name for name in found if not name.startswith(owner_name(""))]
-        self._names_dirty = bool(names)  # whoever made them may have died before making them so
         self._old = {name: self._storage.size_of(f"{DIRECTORY}/{name}") for name in names}
+        self._last_position = position
+        self._names_dirty = bool(names)  # whoever made them may have died before making them so
         for name, size in self._old.items():
             self._count(name, size // ENTRY.itemsize)
         self._split = {int(name.partition(".")[0]) for name in names if "." in name}
         for name in names:
             self._know(name)
-        for name in names:  # half split
-            if "." not in name and int(name) in self._split:
-                self._split_minute(name)
         return True
 
     def belong_to(self, made: str) -> None:
@@ -184,11 +182,10 @@ class TimerBuckets:
     def open_next(self) -> Entries | None:
         """Entries of the first bucket; None: it was only split. Raises OSError."""
         name = self._order[0][1]
-        size = self._file(name)[1]
-        is_minute = "." not in name
-        if is_minute and size > SPLIT_ENTRIES * ENTRY.itemsize:
+        if self._is_to_be_split(name):
             self._split_minute(name)
             return None
+        size = self._file(name)[1]
         self._known.discard(name)
         self.shifts += 1
         self.waiting -= self._counts.pop(name, 0)
@@ -196,8 +193,8 @@ class TimerBuckets:
         return in_order(self._read(name, 0, size))
 
     def unopened(self) -> list[str]:
-        """Names of buckets that were not opened, by their times."""
-        return sorted(self._known, key=_start_of)
+        """Names of buckets that were not opened, by their times; minutes before their seconds."""
+        return sorted(self._known, key=lambda name: (_start_of(name), name))
 
     def is_unopened(self, name: str) -> bool:
         """Whether a bucket was not opened."""
@@ -205,11 +202,16 @@ class TimerBuckets:
 
     def look_into(self, name: str) -> Entries | None:
         """Entries of a bucket that stays unopened; None: it was split. Raises OSError."""
-        size = self._file(name)[1]
-        if "." not in name and size > SPLIT_ENTRIES * ENTRY.itemsize:
+        if self._is_to_be_split(name):
             self._split_minute(name)
             return None
-        return in_order(self._read(name, 0, size))
+        return in_order(self._read(name, 0, self._file(name)[1]))
+
+    def _is_to_be_split(self, name: str) -> bool:
+        """Whether a bucket is a minute that is too large, or that somebody has begun to split."""
+        if "." in name:
+            return False
+        return int(name) in self._split or self._file(name)[1] > SPLIT_ENTRIES * ENTRY.itemsize
 
     def is_open(self, ms: int) -> bool:
         """Whether the bucket of a time was opened."""

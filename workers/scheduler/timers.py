@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gantrymq.shm.board import Board
     from gantrymq.shm.storage import Storage
     from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.logwindow import LogWindow
     from gantrymq.workers.scheduler.delivery import Delivery
     from gantrymq.workers.scheduler.note import Note
     from gantrymq.workers.scheduler.othersettled import OtherSettled
@@ -70,15 +71,17 @@ class Timers:
         storage: Storage,
         board: Board,
         views: LogViews,
+        window: LogWindow,
         timeline: Timeline,
         precision_ms: int,
     ) -> None:
         self._board = board
         self._views = views
+        self._window = window
         self._time = timeline
         self.buckets = TimerBuckets(storage)
         self._filing = TimerFiling(self.buckets)
-        self._units = TimerUnits(views, timeline, precision_ms)
+        self._units = TimerUnits(views, window, timeline, precision_ms)
         self._loose = TimerPool()  # of no bucket: due when they were read
         self._at, self._after = TimerPool(), TimerPool()
         self.pools = (self._loose, self._at, self._after)
@@ -237,7 +240,7 @@ class Timers:
             entries = entries[~np.isin(entries["position"], np.concatenate([[], *held]))]
         pools = (self._at, self._after)
         held = [run for pool in pools for run in pool.runs()]
-        entries, gone = sift(entries, held, self._views)
+        entries, gone = sift(entries, held, self._window)
         for pool in pools:
             pool.remove(gone)
         after = entries["size"] & AFTER_BIT != 0
@@ -424,7 +427,7 @@ class Timers:
         while (name := self._next_to_move()) is not None:
             entries = self.buckets.look_into(name)
             if entries is not None:
-                return name, sift(self._that_wait(entries), (), self._views)[0]
+                return name, sift(self._that_wait(entries), (), self._window)[0]
         return None
 
     def _next_to_move(self) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from gantrymq.shm import layout
 from gantrymq.shm.codes import Stop
 from gantrymq.shm.kernels import timer
 from gantrymq.shm.kernels.timer import TIMER_WORDS, read_timers
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.scheduler.strikes import Records
     from gantrymq.workers.scheduler.timeline import Timeline
     from gantrymq.workers.scheduler.timerpool import Entries
 
@@ -28,8 +30,11 @@ UNITS_MAX: Final = 8_192
 class TimerUnits:
     """Reads parked records; see the module."""
 
-    def __init__(self, views: LogViews, timeline: Timeline, precision_ms: int) -> None:
+    def __init__(
+        self, views: LogViews, records: Records, timeline: Timeline, precision_ms: int
+    ) -> None:
         self._views = views
+        self._records = records
         self._time = timeline
         self._form = np.zeros(timer.FORM_WORDS, np.int64)
         self._form[timer.PRECISION_MS] = precision_ms
@@ -52,7 +57,11 @@ class TimerUnits:
             form[timer.BASE] = base
             if read_timers(view, form, positions, sizes, self._out) == Stop.DONE:
                 break
-        return self._out[: len(positions) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
+        rows = self._out[: len(positions) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
+        nothing = (rows[:, timer.KIND] & timer.NOTHING != 0) & (sizes != layout.CQ_FILLER_SIZE)
+        for position in positions[nothing].tolist():
+            self._records.record(position)  # which names what is damaged
+        return rows
 
     def entries(self, rows: NDArray[np.int64]) -> Entries:
         """Rows of the kernel as entries, delays by the time of buckets."""

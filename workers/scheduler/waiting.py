@@ -49,11 +49,11 @@ class WaitingMessages:
         self._others = OtherSettled(storage)
         self._note = scheduler_note(storage, self._others, board.word(layout.BOARD_LOW))
         same_boot = self._note.boot_id == board.boot_id.hex()
-        base_ns = self._note.base_ns if same_boot else None
+        base_ns = self._note.base_ns if same_boot else board.wall_ahead_ns
         shift_ms = self._note.shift_ms if same_boot else 0
         steps = steps_of(self._note, same_boot=same_boot)
         time = Timeline(SystemClock(), base_ns, self._note.wall_ms, steps=steps, shift_ms=shift_ms)
-        self._units = TimerUnits(self.views, time, precision_ms)
+        self._units = TimerUnits(self.views, self.views, time, precision_ms)
 
     def read(self) -> NDArray[np.void]:
         """Rows of WAITING in order of time."""

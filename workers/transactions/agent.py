@@ -16,6 +16,8 @@ from gantrymq.shm.codes import Role
 from gantrymq.shm.lookout import Lookout
 from gantrymq.shm.properties import parse_delay_levels
 from gantrymq.workers.agent import IDLE_NS
+from gantrymq.workers.damage import Damage
+from gantrymq.workers.logwindow import LogWindow
 from gantrymq.workers.outlet import Outlet
 from gantrymq.workers.outletagent import LOOK_NS, OutletAgent
 from gantrymq.workers.session import Attached
@@ -158,11 +160,10 @@ class TxnChecker(OutletAgent):
 
     def _open(self, session: Session) -> None:
         """This agent's own session is known: it may put, once the writer has answered all."""
-        self._outlet = Outlet(session, self._bells.writer)
+        self._outlet = Outlet(session, self._bells)
         self._note = TransactionProgress(self._storage, self._board)
-        self._decisions = Decisions(
-            self._storage, self._board, self._views, self._outlet, self._delays
-        )
+        window = LogWindow(self._storage, self._board, self._views, Damage(self._table))
+        self._decisions = Decisions(self._board, window, self._outlet, self._delays)
         self._begin()
 
     def _begin(self) -> None:
@@ -172,7 +173,7 @@ class TxnChecker(OutletAgent):
         given_up = GivenUp(halves, decisions)
         past = PastDecisions(self._board, self._views, decisions, (halves, given_up), desk)
         self._halves, self._given_up, self._past = halves, given_up, past
-        self._kin = kin = Kin(halves, decisions.window, self._read_now)
+        self._kin = kin = Kin(halves, decisions.window, given_up.begun, self._read_now)
         self._endings = Endings(halves, decisions, past, desk, kin)
         self._common = CommonEnds(halves, decisions, self._endings, desk)
         self._settling = Settling(halves, decisions, given_up, self._endings, past, desk)
@@ -233,7 +234,7 @@ class TxnChecker(OutletAgent):
         if read:
             self._kin.enter(self._endings.deciding())
             self._checks.came(now_ns)
-        read += self._given_up.read()
+        read += self._given_up.read(self._kin.outcome)
         if not read:
             self._read_ns = now_ns + READ_NS
         self._note.show(self._halves, self._given_up)

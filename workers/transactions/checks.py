@@ -13,10 +13,10 @@ import numpy as np
 
 from gantrymq.shm import layout
 from gantrymq.shm import transactionwire as wire
-from gantrymq.shm.properties import GANTRY_TX
 from gantrymq.shm.transactionwire import GIVEN_UP
 from gantrymq.workers.transactions import records as transactionnotes
 from gantrymq.workers.transactions.decision import Decision
+from gantrymq.workers.transactions.identity import transaction_at
 from gantrymq.workers.transactions.table import SUSPECT
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ ROWS_PER_PASS: Final = 10_000
 #: A session whose ring is full is asked again after.
 AGAIN_NS: Final = 1_000_000_000
 S_NS: Final = 1_000_000_000
-_TX: Final = f"{GANTRY_TX}\x01".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ class Checks:
         if not self._decisions.window.enter(position):
             return  # it has gone with its segment
         size = int(row["size"])
-        check = wire.Check(position, size, offset, self._transaction(position, size))
+        check = wire.Check(position, size, offset, transaction_at(self._decisions.window, position))
         if position < self._board.word(layout.BOARD_LOW):
             return  # likewise, perhaps while it was read: retention says so before it begins
         if self._kin.outcome(check.tx) is not None:
@@ -155,16 +154,6 @@ class Checks:
             row["next_ns"] = now_ns + AGAIN_NS
             return
         row["checks"] = asked[offset] = checks + 1
-
-    def _transaction(self, position: int, size: int) -> str:
-        """Id of a half's transaction, which the window shows; empty for one of a RocketMQ's."""
-        window = self._decisions.window
-        at = position - window.base
-        data = window.view[at : at + size].tobytes()
-        start = data.rfind(_TX)
-        if start < 0:
-            return ""
-        return data[start + len(_TX) : start + len(_TX) + 32].decode("ascii", "replace")
 
     def _give_up(self, index: int, now_ms: int) -> None:
         """Give a half's transaction up: its first open half before all others."""
@@ -183,6 +172,7 @@ class Checks:
         index = self._halves.table.find(half[1])
         decision = self._given_up.give_up(*half) if index >= 0 else None
         if decision is None:
+            self._halves.forget_damaged(half)
             return False
         decision.tx = tx
         row = self._halves.table.rows[index]

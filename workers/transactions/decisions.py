@@ -43,8 +43,7 @@ from gantrymq.workers.transactions.staging import LATER
 
 if TYPE_CHECKING:
     from gantrymq.shm.board import Board
-    from gantrymq.shm.storage import Storage
-    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.logwindow import LogWindow
     from gantrymq.workers.outlet import Outlet
     from gantrymq.workers.transactions.decision import Decision
     from gantrymq.workers.transactions.delayedcommit import Delays
@@ -61,10 +60,8 @@ _DURABLE: Final = int(EntryFlag.DURABLE)
 class Decisions(EndStaging):
     """Only user of the txn-checker's outlet."""
 
-    def __init__(
-        self, storage: Storage, board: Board, views: LogViews, outlet: Outlet, delays: Delays
-    ) -> None:
-        super().__init__(storage, board, views, outlet, delays)
+    def __init__(self, board: Board, window: LogWindow, outlet: Outlet, delays: Delays) -> None:
+        super().__init__(board, window, outlet, delays)
         #: Of op records that were answered: queue offset of the first of some, how many these
         #: are, and the highest offset that they name.
         self.ops: list[tuple[int, int, int]] = []

@@ -56,7 +56,8 @@ def delayed_copy(
         if due_ms <= now_ms:
             return None
         topic, queue = TIMER_TOPIC, 0
-        kept["TIMER_DELIVER_MS"] = str(due_ms)
+        asked = "TIMER_DELIVER_MS" if kind == "at" else "TIMER_DELAY_MS"
+        kept[asked] = str(value)
         kept["TIMER_OUT_MS"] = str(timer_out_ms(due_ms, delays.precision_ms))
     return copy_of(half, slots[topic], queue, kept, origin_field(half.physical_offset))
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from gantrymq.shm.board import Board
     from gantrymq.shm.controllane import ControlLane
     from gantrymq.shm.lookout import Lookout
-    from gantrymq.shm.storage import Storage
-    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.logwindow import LogWindow
     from gantrymq.workers.outlet import Outlet
     from gantrymq.workers.transactions.delayedcommit import Delays
 
@@ -93,10 +92,8 @@ class Ends(Decision):
 class EndStaging(Staging):
     """Takes ENDs in their common form out of sessions' rings."""
 
-    def __init__(
-        self, storage: Storage, board: Board, views: LogViews, outlet: Outlet, delays: Delays
-    ) -> None:
-        super().__init__(storage, board, views, outlet, delays)
+    def __init__(self, board: Board, window: LogWindow, outlet: Outlet, delays: Delays) -> None:
+        super().__init__(board, window, outlet, delays)
         #: Staged, and not published with its op record yet.
         self.hand: Ends | None = None
         self.mixed = False  # requests of another form are waiting behind some

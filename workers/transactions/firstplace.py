@@ -2,7 +2,8 @@
 
 That is `id,n` as its producer has put it, and `id,n,position,Unix ms` from the first time on: the
 place by which the producer knows it, and from when its age counts. The `origin` of a record names
-the one before only, and that may be gone.
+the one before only, and that may be gone. A fifth field, `again`, has what an operator had checked
+again: that others of its transaction were given up before says nothing of it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from gantrymq.shm.properties import GANTRY_TX
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_KEY: Final = f"{GANTRY_TX}\x01".encode()
 _FIELDS: Final = 4
+_DIGITS_MAX: Final = 19  # below 2^63
+_AGAIN: Final = "again"
 
 
 def with_first(named: Mapping[str, str], position: int, stored_ms: int) -> dict[str, str]:
@@ -29,19 +31,26 @@ def with_first(named: Mapping[str, str], position: int, stored_ms: int) -> dict[
 def from_now(named: Mapping[str, str], position: int, now_ms: int) -> dict[str, str]:
     """The same with an age that begins anew: an operator has it checked again."""
     fields = with_first(named, position, now_ms).get(GANTRY_TX, "").split(",")
-    if len(fields) != _FIELDS:
+    if len(fields) < _FIELDS:
         return dict(named)
-    return {**named, GANTRY_TX: ",".join([*fields[:-1], str(now_ms)])}
+    return {**named, GANTRY_TX: ",".join([*fields[:3], str(now_ms), _AGAIN])}
 
 
-def first_place(record: bytes) -> tuple[int, int] | None:
-    """Position and Unix ms of the bytes of a record; None if it says nothing."""
-    start = record.rfind(_KEY)
-    end = record.find(b"\x02", start)
-    fields = record[start + len(_KEY) : end if end >= 0 else len(record)].split(b",")
-    if start < 0 or len(fields) < _FIELDS:
+def is_checked_again(named: Mapping[str, str]) -> bool:
+    """Whether an operator has opened a half with such properties again."""
+    return named.get(GANTRY_TX, "").split(",")[_FIELDS:] == [_AGAIN]
+
+
+def first_place(named: Mapping[str, str]) -> tuple[int, int] | None:
+    """Position and Unix ms of a half by its properties; None if they say nothing."""
+    fields = named.get(GANTRY_TX, "").split(",")
+    if len(fields) < _FIELDS:
         return None
-    position, stored = fields[2], fields[3][:20]
-    if not (position.isdigit() and stored.isdigit()):
+    position, stored = fields[2:_FIELDS]
+    if not (_is_number(position) and _is_number(stored)):
         return None
     return int(position), int(stored)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm.properties import GIVEN_UP_TOPIC
 from gantrymq.shm.transactionwire import GIVEN_UP
+from gantrymq.workers.transactions.begun import Begun
 from gantrymq.workers.transactions.decision import Decision
+from gantrymq.workers.transactions.identity import transaction_at, transaction_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gantrymq.workers.transactions.decisions import Decisions
     from gantrymq.workers.transactions.halves import Halves
 
@@ -28,14 +32,15 @@ class GivenUp:
 
     def __init__(self, halves: Halves, decisions: Decisions) -> None:
         self.unsettled: dict[int, Parked] = {}
+        self.begun = Begun()
         self.next = 0  # first unit of the give-up queue that was not read
         #: Where the log ended with their settlements: older copies may still come to be read.
         self._settled: dict[int, int] = {}
         self._halves = halves
         self._decisions = decisions
 
-    def read(self) -> int:
-        """Take in units of the give-up queue; how many."""
+    def read(self, said: Callable[[str], str | None]) -> int:
+        """Take in units of the give-up queue; how many. `said`: what became of a transaction."""
         self.next = max(self.next, self._halves.lowest(GIVEN_UP_TOPIC))
         end = self._halves.written(GIVEN_UP_TOPIC)
         if self.next >= end:
@@ -48,8 +53,20 @@ class GivenUp:
                 half = record.origin if record.origin >= 0 else position
                 if position >= self._settled.get(half, 0):
                     self.unsettled[half] = (first + number, position, size)
+                    tx = transaction_of(record.property_map())
+                    self.begun.add(half, tx)
+                    self.begun.learn(tx, said(tx))
         self.next = first + len(units) // 2
         return len(units) // 2
+
+    def list_again(self, half: int, place: Parked) -> None:
+        """A note lists it."""
+        self.unsettled[half] = place
+        self.begun.add(half, self.transaction(half))
+
+    def transaction(self, half: int) -> str:
+        """Id of the transaction of what is listed; "" if it has none, or cannot be read."""
+        return transaction_at(self._decisions.window, self.unsettled[half][1])
 
     def give_up(self, position: int, offset: int) -> Decision | None:
         """What parks a half, to be named once it is there; None if its record cannot be read."""
@@ -65,7 +82,19 @@ class GivenUp:
     def forget_below(self, low: int) -> None:
         """Copies that retention has taken off a full disk are no longer known."""
         for half in self.below(low):
-            del self.unsettled[half]
+            self._drop(half)
+
+    def forget_damaged(self, half: int) -> bool:
+        """Whether the copy of a half is damaged, which is named: it is not known any more."""
+        position = self.unsettled[half][1]
+        if self._decisions.window.record(position) is not None:
+            return False
+        self._drop(half)
+        return True
+
+    def _drop(self, half: int) -> None:
+        del self.unsettled[half]
+        self.begun.drop(half)
 
     def park_again(self, half: int) -> Decision | None:
         """What gives a half another copy; None if its record cannot be read."""
@@ -85,7 +114,7 @@ class GivenUp:
         What is parked behind it was open then, and the operator had it checked anew.
         """
         if self.unsettled.get(half, (0, end, 0))[1] < end:
-            del self.unsettled[half]
+            self._drop(half)
         self._settled[half] = end
         if len(self._settled) > SETTLED_MAX:  # what they speak of was read long ago
             del self._settled[next(iter(self._settled))]

@@ -87,6 +87,8 @@ class HalfMove:
 
     def _append(self, half: tuple[int, int], now_ns: int, now_ms: int) -> int:
         copy = self._decisions.half_again(half[0])
+        if copy is None and self._halves.forget_damaged(half):
+            return 0
         copies = [copy] if copy else []
         decision = Decision(MOVED, [half], [], copies=copies, named=False, tells=0)
         if not copies or not self._endings.decide(decision, now_ms):
@@ -105,6 +107,8 @@ class HalfMove:
         put = 0
         for half in self._ready(left, now_ns):
             decision = self._given_up.park_again(half)
+            if decision is None and self._given_up.forget_damaged(half):
+                continue
             if decision is not None and self._endings.decide(decision, now_ms):
                 self._parking.add(half)
                 put += 1

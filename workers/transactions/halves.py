@@ -36,6 +36,8 @@ MS: Final = 1_000_000
 OUTCOMES: Final = (ROLLED_BACK, COMMITTED)
 #: Units that are read at one time.
 UNITS_MAX: Final = 16_384
+#: Bytes of records that are verified at one time, if these are of more than one unit.
+READ_BYTES: Final = 4 << 20
 #: Names of op records that are read at a time.
 OP_ROWS: Final = 65_536
 #: Outcomes that are remembered: the latest so many, at least.
@@ -69,6 +71,7 @@ class Halves:
         #: Queue offset of such a one that is not read yet -> checks, and when the next one is.
         self._carried: dict[int, tuple[int, int]] = {}
         self.unread: dict[int, int] = {}  # and its position
+        self.damaged = 0  # units that were read, and have a damaged record
         self._board = board
         self._views = views
         self._window = window
@@ -155,6 +158,17 @@ class Halves:
         for index in gone[::-1].tolist():
             self.table.remove(index)
         return len(gone)
+
+    def forget_damaged(self, half: tuple[int, int]) -> bool:
+        """Whether a half's record is damaged, which is named: it is not known any more.
+
+        As after a start. Nobody can decide it, and it must not hold retention up for ever.
+        """
+        if self._window.record(half[0]) is not None:
+            return False
+        if (index := self.table.find(half[1])) >= 0:
+            self.table.remove(index)
+        return True
 
     def forget_aliases(self, given_up: Container[int]) -> None:
         """Once there are many, drop those of halves that are decided and not remembered.
@@ -247,6 +261,8 @@ class Halves:
             wanted = ~np.isin(offsets, done)
         if self.others is not None:
             wanted &= ~self.others.among(HALF_TOPIC, 0, first, len(offsets))
+        count = _as_many_as_fit(units[1::2], wanted)
+        units, offsets, wanted = units[: 2 * count], offsets[:count], wanted[:count]
         if wanted.any():
             chosen = units.reshape(-1, 2)[wanted]
             rows = self.rows_of(chosen, now_ns, now_ms)
@@ -265,7 +281,7 @@ class Halves:
         return first, units
 
     def rows_of(self, units: Words, now_ns: int, now_ms: int) -> NDArray[np.void]:
-        """Table rows of halves' units (position and size each); unreadable ones drop out."""
+        """Table rows of halves' units (position and size each); of damaged ones there are none."""
         count = len(units)
         found = np.zeros((count, halfrows.READ_WORDS), np.int64)
         numbers = np.zeros(count, np.int32)
@@ -276,10 +292,12 @@ class Halves:
                 found[at, halfrows.READ_STATE] = halfform.NO_HALF
                 form[stretch.NEXT] = at + 1
                 continue
-            form[stretch.BASE] = self._window.base
+            self._window.show_in(form)
             read_halves(self._window.view, form, flat, found.reshape(-1))
             end = int(form[stretch.NEXT])
             self._number_groups(found[at:end], numbers[at:end])
+        self.damaged += int(np.count_nonzero(found[:, halfrows.READ_STATE] == halfform.DAMAGED))
+        self._window.name_damaged(units[found[:, halfrows.READ_STATE] == halfform.DAMAGED, 0])
         good = found[:, halfrows.READ_STATE] == halfform.GOOD
         found = found[good]
         rows = np.zeros(len(found), ROW)
@@ -311,12 +329,12 @@ class Halves:
 
     def _find_aliases(self, found: Words, rows: NDArray[np.void]) -> None:
         """Records that were appended again know where they come from (HO-41)."""
-        again = np.flatnonzero(found[:, halfrows.PREPARED] < 0)
+        origins = -1 - found[:, halfrows.PREPARED]
+        again = np.flatnonzero((origins >= 0) & (origins < rows["position"]))  # else forged
         for number in again.tolist():
-            origin = -1 - int(found[number, halfrows.PREPARED])
-            row = rows[number]
+            origin, row = int(origins[number]), rows[number]
             self.aliases[origin] = place = (int(row["position"]), int(row["offset"]))
-            first = self._first_place(place[0], int(row["size"]))
+            first = self._first_place(place[0])
             if first is not None:
                 row["stored_ms"] = first[1]
                 if first[0] != origin:
@@ -325,11 +343,9 @@ class Halves:
                 int(row["offset"]), (int(row["checks"]), int(row["next_ns"]))
             )
 
-    def _first_place(self, position: int, size: int) -> tuple[int, int] | None:
-        if not self._window.enter(position):
-            return None
-        at = position - self._window.base
-        return first_place(self._window.view[at : at + size].tobytes())
+    def _first_place(self, position: int) -> tuple[int, int] | None:
+        record = self._window.record(position)
+        return None if record is None else first_place(record.property_map())
 
     def newest(self, position: int) -> int:
         """Where the half that was at a position is now: it may have been appended again."""
@@ -387,8 +403,16 @@ class Halves:
             if not self._window.enter(int(units[2 * at])):
                 form[stretch.NEXT] = at + 1
                 continue
-            form[stretch.BASE] = self._window.base
+            self._window.show_in(form)
             if read_ops(self._window.view, form, units, out) == halfrows.LIMIT:
                 break
         rows = out[: 3 * int(form[halfform.COMMIT])].reshape(-1, 3)
-        return int(form[stretch.NEXT]), rows
+        damaged = rows[:, 0] < 0
+        self._window.name_damaged(units[2 * rows[damaged, 1]])
+        return int(form[stretch.NEXT]), rows[~damaged]
+
+
+def _as_many_as_fit(sizes: Words, wanted: NDArray[np.bool_]) -> int:
+    """How many units have READ_BYTES of records that are wanted, and one at least."""
+    ends = np.cumsum(np.where(wanted & (sizes != layout.CQ_FILLER_SIZE), sizes, 0))
+    return max(1, int(np.searchsorted(ends, READ_BYTES, side="right")))

@@ -48,5 +48,5 @@ def unique_at(window: LogWindow, position: int) -> str:
 
 
 def _property_at(window: LogWindow, position: int, name: str) -> str:
-    record = window.record(position)
+    record = window.record_asked_for(position)
     return record.property_map().get(name, "") if record is not None else ""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import numpy as np
 
 from gantrymq.shm import layout
@@ -27,7 +26,7 @@ from gantrymq.shm.transactionwire import ROLLBACK
 from gantrymq.workers.logviews import UNIT, LogRecords
 from gantrymq.workers.scheduler.othersettled import OtherSettled
 from gantrymq.workers.transactions.note import BEFORE_NOTE, Note, read_note
-from gantrymq.workers.transactions.records import CHECKED, read_record
+from gantrymq.workers.transactions.records import CHECKED, read_record, settlement_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -246,8 +245,7 @@ class InDoubt:
                 entry = Entry(record.store_timestamp, CHECKED, checks[doubt.half_offset])
                 found.append(entry)
             elif settled and settled[0] == doubt.position:
-                _kind, _position, action, who, when_ms = msgspec.msgpack.decode(record.body)
-                found.append(Entry(int(when_ms), str(action), who=str(who)))
+                found += _settlement(record.body)
         if doubt.state == GIVEN_UP:
             found.append(Entry(doubt.record.store_timestamp, GIVEN_UP))
         return found
@@ -331,3 +329,8 @@ def _wait_for_reader(board: Board) -> None:
     appended, until_ns = board.word(layout.BOARD_APPENDED), time.monotonic_ns() + _READER_NS
     while board.word(layout.BOARD_DISPATCHED) < appended and time.monotonic_ns() < until_ns:
         time.sleep(_LOOK_S)
+
+
+def _settlement(body: bytes) -> list[Entry]:
+    told = settlement_of(body)
+    return [Entry(told[2], told[0], who=told[1])] if told else []

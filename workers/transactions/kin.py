@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from gantrymq.shm.transactionwire import GIVEN_UP
+from gantrymq.workers.transactions.begun import BINDING
+from gantrymq.workers.transactions.firstplace import is_checked_again
 from gantrymq.workers.transactions.identity import (
     hash_of,
     is_first_at,
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gantrymq.workers.logwindow import LogWindow
+    from gantrymq.workers.transactions.begun import Begun
     from gantrymq.workers.transactions.decision import Half
     from gantrymq.workers.transactions.halves import Halves
 
@@ -50,9 +54,12 @@ DECIDING: Final = ""
 class Kin:
     """See the module. What is alike by its hash is compared by ids."""
 
-    def __init__(self, halves: Halves, window: LogWindow, read: Callable[[], object]) -> None:
+    def __init__(
+        self, halves: Halves, window: LogWindow, begun: Begun, read: Callable[[], object]
+    ) -> None:
         """`read` makes rows of all that is in the half queue."""
         self._halves = halves
+        self._begun = begun
         self._window = window
         self._read = read
         self._pairs = np.zeros(0, PAIR)  # rows of transactions of several, by hash
@@ -66,9 +73,14 @@ class Kin:
 
     def outcome(self, tx: str) -> str | None:
         """How a transaction was decided, as far as that is remembered, or DECIDING."""
-        key = hash_of(tx)
+        return self._said(hash_of(tx), tx)
+
+    def _said(self, key: int, tx: str) -> str | None:
         known = self._recent.get(key) or self._older.get(key)
-        return known[1] if tx and known is not None and known[0] == tx else None
+        found = known[1] if tx and known is not None and known[0] == tx else None
+        if found not in (None, GIVEN_UP):
+            return found
+        return self._begun.outcome(tx) or found
 
     def begin(self, tx: str) -> None:
         """A decision is on its way, unless there is one."""
@@ -81,18 +93,23 @@ class Kin:
             self.reopened(tx)
 
     def decided(self, tx: str, outcome: str) -> None:
-        """A decision is in the log."""
-        if not tx:
+        """A decision is in the log: if one was before, that stands."""
+        key = hash_of(tx)
+        if not tx or self._said(key, tx) in BINDING:
             return
+        self._begun.learn(tx, outcome)
         if len(self._recent) >= REMEMBERED:
             self._older, self._recent = self._recent, {}
-        self._recent[hash_of(tx)] = (tx, outcome)
+        self._recent[key] = (tx, outcome)
 
     def reopened(self, tx: str) -> None:
-        """What was given up is asked about again."""
+        """What was given up is asked about again; if others of it are decided, it follows."""
+        key = hash_of(tx)
+        if not tx or self._said(key, tx) in BINDING:
+            return
         for known in (self._recent, self._older):
-            if known.get(hash_of(tx), ("", ""))[0] == tx:
-                del known[hash_of(tx)]
+            if known.get(key, ("", ""))[0] == tx:
+                del known[key]
 
     def transaction(self, half: Half) -> str:
         """Id of a half's transaction; "" if it has none."""
@@ -159,6 +176,18 @@ class Kin:
         """It cannot follow: it is as others are."""
         self._mark([half[1]], LATER)
 
+    def pursue(self, tx: str) -> None:
+        """Have all that is open of a transaction follow its decision, number 1 as well."""
+        rows = self._halves.table.rows
+        for row in rows[(rows["tx"] == hash_of(tx)) & (rows["live"] != 0)] if tx else ():
+            if self.transaction((int(row["position"]), -1)) == tx:
+                self.suspect([int(row["offset"])])
+
+    def is_checked_again(self, tx: str) -> bool:
+        """Whether an operator has opened some half of a transaction again, and it is open."""
+        records = (self._window.record(position) for position, _offset in self._open(tx))
+        return any(record and is_checked_again(record.property_map()) for record in records)
+
     def clear(self, tx: str) -> None:
         """Nobody has decided it: its rows are as others."""
         self._mark([offset for _position, offset in self._open(tx)], LATER)
@@ -223,7 +252,7 @@ class Kin:
         rows = self._halves.table.rows[indices[indices >= 0]]
         firsts = rows[rows["kin"] == ALONE]
         firsts = firsts[~np.isin(firsts["position"], np.fromiter(flying, np.int64))]
-        decided = np.fromiter((*self._recent, *self._older), np.int64)
+        decided = np.fromiter((*self._recent, *self._older, *self._begun.hashes), np.int64)
         return np.setdiff1d(firsts["tx"], decided)
 
     def _indices(self, offsets: Words) -> Words:

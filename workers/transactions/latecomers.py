@@ -2,8 +2,9 @@
 
 What is remembered tells; else the half queue does, read from the newest of them backwards, short
 step by short step, for all of them together: another half of the transaction that is decided. One
-that was given up may have gone from there, and still have its copy in the give-up queue. If there
-is none, nobody has decided it as far as the log goes back, and they are as others.
+that was given up may have gone from there, and still have its copy in the give-up queue. What an
+operator had checked again does not follow one that was given up before. If there is none, nobody
+has decided it as far as the log goes back, and they are as others.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class Latecomers:
                 del self._sought[tx]  # it is looked at again
         elif outcome is not None:
             del self._sought[tx]
-            self._kin.decided(tx, outcome)
+            self._learn(tx, outcome)
         elif not self._halves.is_open(offset):
             del self._sought[tx]
             self._asked.add(tx)
@@ -173,4 +174,11 @@ class Latecomers:
         if outcome == MISSING:
             self._kin.clear(request.tx)
         elif outcome != MOVED:  # then what stands for it tells
-            self._kin.decided(request.tx, outcome)
+            self._learn(request.tx, outcome)
+
+    def _learn(self, tx: str, outcome: str) -> None:
+        """What the log has of others was given up before an operator opened one again, if so."""
+        if outcome == GIVEN_UP and self._kin.is_checked_again(tx):
+            self._kin.clear(tx)
+        else:
+            self._kin.decided(tx, outcome)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm.notefile import SCAN_BYTES, read_content, write_content
 from gantrymq.shm.valueranges import is_offset, is_small
+from gantrymq.workers.transactions.begun import BINDING
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -38,6 +39,8 @@ class Note:
     given_next: int = 0
     #: Given up and not settled, below: its queue offset, position and size, the half's position.
     given_up: list[list[int]] = field(default_factory=list)
+    #: Transactions of these of which something is decided: id and outcome.
+    begun: list[list[str]] = field(default_factory=list)
     #: For RocketMQ: first open half, first op record that may name one from there on (HO-40).
     half_progress: int = 0
     op_progress: int = 0
@@ -68,7 +71,10 @@ def read_note(storage: Storage) -> Note | None:
                 "half_progress", "op_progress",
             )
         }  # fmt: skip
-        return Note(**numbers, **lists)  # type: ignore[arg-type]
+        begun = [[str(tx), str(outcome)] for tx, outcome in content.get("begun", [])]
+        if not all(outcome in BINDING for _tx, outcome in begun):
+            return None
+        return Note(**numbers, **lists, begun=begun)  # type: ignore[arg-type]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

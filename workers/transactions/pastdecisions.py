@@ -165,7 +165,9 @@ class PastDecisions:
             return ""
         if search.position in scan.origins().tolist():
             return COMMITTED
-        return self._begin_newer(search, ROLLED_BACK)
+        damaged = scan.damaged()  # one of them may be its copy
+        self._decisions.window.name_damaged(damaged)
+        return self._begin_newer(search, MISSING if len(damaged) else ROLLED_BACK)
 
     def _begin_newer(self, search: _Search, otherwise: str) -> str:
         """Nothing but another record of the same half, or a settlement, can tell."""
@@ -187,7 +189,10 @@ class PastDecisions:
         if search.unit >= end:
             return ""
         first, units = halves.units(HALF_TOPIC, search.unit, end)
+        damaged = halves.damaged
         rows = halves.rows_of(units.reshape(-1, 2), 0, 0)  # these tell where they come from
+        if halves.damaged != damaged:
+            search.otherwise = MISSING  # one of them may stand for it
         same = rows[(rows["key"] == search.key) & (rows["key"] != 0)]
         places = list(zip(same["position"].tolist(), same["offset"].tolist(), strict=True))
         window = self._decisions.window
@@ -210,7 +215,10 @@ class PastDecisions:
         first, units = self._halves.units(NOTES_TOPIC, search.note, end)
         for position in units[0::2].tolist():
             record = self._decisions.window.record(position)
-            settled = transactionnotes.read_record(record.body)[1] if record else None
+            if record is None:
+                search.otherwise = MISSING  # it may be of this one
+                continue
+            settled = transactionnotes.read_record(record.body)[1]
             if settled is None or settled[0] != search.position or settled[1] == RECHECK:
                 continue
             search.otherwise = OUTCOMES.get(settled[1], search.otherwise)

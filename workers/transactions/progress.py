@@ -78,6 +78,7 @@ class TransactionProgress:
             ],
             given_next=given_up.next if names else min(place[0] for _half, place in parked),
             given_up=[[*place, half] for half, place in parked] if names else [],
+            begun=given_up.begun.rows(),
             half_progress=first,
             op_progress=halves.first_op(first),
         )

@@ -13,16 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gantrymq.shm import layout
-from gantrymq.shm.kernels import halfform, halfrows, stretch
-from gantrymq.shm.kernels.halfrows import read_halves
 from gantrymq.shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from gantrymq.shm.transactionwire import COMMIT, COMMITTED, GIVEN_UP, RECHECK, ROLLBACK
+from gantrymq.shm.transactionwire import COMMIT, COMMITTED, GIVEN_UP, OUTCOMES, RECHECK, ROLLBACK
 from gantrymq.workers.groups.offsetfile import TRANSACTIONS_GROUP, read_offsets
 from gantrymq.workers.origins import CommitScan
 from gantrymq.workers.scheduler.othersettled import OtherSettled
 from gantrymq.workers.transactions import records as transactionnotes
+from gantrymq.workers.transactions.bindings import Bindings, transactions_at
 from gantrymq.workers.transactions.decision import MOVED, Decision
-from gantrymq.workers.transactions.identity import transaction_at, unique_at
+from gantrymq.workers.transactions.identity import transaction_at, transaction_of, unique_at
 from gantrymq.workers.transactions.note import BEFORE_NOTE, Note
 
 if TYPE_CHECKING:
@@ -73,7 +72,9 @@ class Restart:
         self._others = OtherSettled(storage)
         self._notes_next = note.notes_next
         self._notes_end = -1
-        self._unnoted: list[int] = []  # committed by an operator, of whom there is no record
+        #: Committed by an operator, of whom there is no record: half, its transaction.
+        self._unnoted: list[tuple[int, str]] = []
+        self._bindings = Bindings(note.begun)
         self._joined: list[tuple[int, int]] = []  # newer records stand for these
 
     @property
@@ -95,6 +96,7 @@ class Restart:
             self._scan.step()
             return False
         if self._op_next < 0:
+            decisions.window.name_damaged(self._scan.damaged())
             self._op_next = max(self._note.ops_next, halves.lowest(OP_TOPIC))
             self._begin(halves, given_up, now)
             return False
@@ -108,7 +110,7 @@ class Restart:
             self._learn_ops(halves)
             self._read = True
             return False
-        if halves.read(*now) or given_up.read():
+        if halves.read(*now) or given_up.read(lambda _tx: None):
             return False
         self._learned = True
         return not self.waits and self._read_notes(halves, given_up, decisions)
@@ -141,7 +143,7 @@ class Restart:
         given_up.next = note.given_next
         for offset, position, size, half in note.given_up:
             if position >= low:
-                given_up.unsettled[half] = (offset, position, size)
+                given_up.list_again(half, (offset, position, size))
 
     def _learn_ops(self, halves: Halves) -> None:
         """What op records name is decided."""
@@ -149,6 +151,7 @@ class Restart:
         if not len(ops):
             return
         numbers, starts = np.unique(ops[:, 1], return_index=True)
+        self._bindings.learn_ops(ops)
         highest = np.maximum.reduceat(ops[:, 0], starts)
         ones = [1] * len(numbers)
         halves.note_ops(list(zip(numbers.tolist(), ones, highest.tolist(), strict=True)))
@@ -167,6 +170,7 @@ class Restart:
             self._notes_next = max(self._notes_next, halves.lowest(NOTES_TOPIC))
         if self._notes_next >= self._notes_end:
             self._find_carried_out(halves, given_up)
+            self._bindings.bind(halves, given_up, decisions.window, self._scan.origins())
             return True
         self._notes_next = max(self._notes_next, halves.lowest(NOTES_TOPIC))
         most = min(self._notes_end, self._notes_next + NOTES_AT_ONCE)
@@ -195,9 +199,11 @@ class Restart:
             halves.rows_of(units.reshape(-1, 2), 0, 0)  # these tell where they come from
             first += len(units) // 2
         committed = given_up.unsettled.keys() & set(self._scan.origins().tolist())
-        for half in committed:
+        for half in sorted(committed):
             halves.remember(half, COMMITTED)
-        self._unnoted = sorted(committed)
+            tx = given_up.transaction(half)
+            self._bindings.settled(half, tx, COMMITTED)
+            self._unnoted.append((half, tx))
         for half in committed | (given_up.unsettled.keys() & halves.aliases.keys()):
             given_up.is_settled(half, self._target)
 
@@ -208,6 +214,8 @@ class Restart:
             if index >= 0:
                 halves.table.rows["checks"][index] = count
         if settled is not None:
+            tx = transaction_of(record.property_map())
+            self._bindings.settled(settled[0], tx, OUTCOMES.get(settled[1], ""))
             # Below `scanned` all of a settlement is in the log; behind it copies tell.
             if settled[1] == ROLLBACK or record.physical_offset < self._note.scanned:
                 given_up.is_settled(settled[0], record.physical_offset)
@@ -238,8 +246,8 @@ class Restart:
         for row in self._siblings(rows[(rows["live"] != 0) & ~have], begun, decisions):
             found.append(Decision(COMMITTED, [(int(row["position"]), int(row["offset"]))], []))
         now_ms, slots = self._board.word(layout.BOARD_STORE_MS), decisions.slots
-        for position in self._unnoted:
-            note = transactionnotes.settled(slots, position, COMMIT, NOBODY, now_ms)
+        for half in self._unnoted:
+            note = transactionnotes.settled(slots, half, COMMIT, NOBODY, now_ms)
             found.append(Decision("", [], [], copies=[note], named=False))
         return found + self._owed(halves, copied, decisions)
 
@@ -269,7 +277,7 @@ class Restart:
 
         Hashes find them, ids tell: another producer's transaction is not to be committed.
         """
-        positions, hashes = self._transactions(begun, decisions)
+        positions, hashes = transactions_at(decisions.window, begun)
         near = rows[np.isin(rows["tx"], hashes) & (rows["tx"] != 0)]
         if not len(near):
             return
@@ -279,24 +287,6 @@ class Restart:
         for row in near:
             if transaction_at(window, int(row["position"])) in ids:
                 yield row
-
-    def _transactions(self, copied: Words, decisions: Decisions) -> tuple[Words, Words]:
-        """Halves at these positions that belong to transactions, and hashes of their ids."""
-        if not len(copied):
-            return copied, copied
-        form = np.zeros(halfform.FORM_WORDS, np.int64)
-        found = np.zeros((len(copied), halfrows.READ_WORDS), np.int64)
-        units = np.zeros((len(copied), 2), np.int64)
-        units[:, 0] = copied
-        form[stretch.COUNT] = len(copied)
-        while (at := int(form[stretch.NEXT])) < len(copied):
-            if not decisions.window.enter(int(copied[at])):
-                form[stretch.NEXT] = at + 1
-                continue
-            form[stretch.BASE] = decisions.window.base
-            read_halves(decisions.window.view, form, units.reshape(-1), found.reshape(-1))
-        hashes: Words = found[:, halfrows.TX_HASH]
-        return copied[hashes != 0], hashes[hashes != 0]
 
     def _owed(self, halves: Halves, copied: Words, decisions: Decisions) -> list[Decision]:
         """Halves that an op record calls committed, without a commit copy: the disk was full."""

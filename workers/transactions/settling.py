@@ -14,8 +14,9 @@ from gantrymq.shm.properties import HALF_TOPIC
 from gantrymq.shm.record import origin_field
 from gantrymq.shm.transactionwire import Settle, Settled
 from gantrymq.workers.transactions import records as transactionnotes
+from gantrymq.workers.transactions.begun import BINDING
 from gantrymq.workers.transactions.decision import Decision
-from gantrymq.workers.transactions.delayedcommit import commit_copy, copy_of
+from gantrymq.workers.transactions.delayedcommit import copy_of
 from gantrymq.workers.transactions.firstplace import from_now
 from gantrymq.workers.transactions.identity import transaction_of
 from gantrymq.workers.transactions.kin import DECIDING
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from gantrymq.workers.transactions.pastdecisions import PastDecisions
 
 
-#: What an operator may not ask for once a transaction has an outcome.
-OTHERWISE: Final = {wire.COMMITTED: wire.ROLLBACK, wire.ROLLED_BACK: wire.COMMIT}
 BEING_DECIDED: Final = "it is being decided: look again"
 
 
@@ -66,6 +65,8 @@ class Settling:
         self._past = past
         self._desk = desk
         self._kin = endings.kin
+        #: Of given-up halves, on their way, by transaction: what is wanted, how often.
+        self._wanted: dict[str, tuple[str, int]] = {}
 
     def settle(self, session: int, request: Settle, now_ms: int) -> None:
         """Take a request; it is answered when what it wants is in the log."""
@@ -97,7 +98,7 @@ class Settling:
         self._desk.tell(session, Settled(request.serial, outcome, wire.DECIDED, text))
 
     def _half_at(self, position: int) -> Half | None:
-        record = self._decisions.window.record(position)
+        record = self._decisions.window.record_asked_for(position)
         is_half = record is not None and record.topic == HALF_TOPIC
         return (position, record.queue_offset) if record and is_half else None
 
@@ -110,10 +111,16 @@ class Settling:
         row = self._halves.table.rows[index]
         half = int(row["position"]), int(row["offset"])
         tx = self._kin.transaction(half)
-        halves = [half, *self._kin.others(tx, [half])]
+        said = self._kin.outcome(tx) or ""
+        halves = [half, *(self._kin.others(tx, [half]) if said not in BINDING else ())]
         is_deciding = any(self._endings.is_flying(one[0]) for one in halves)
         if is_deciding or self._kin.waits([half]) or self._kin.outcome(tx) == DECIDING:
             self._refuse(session, request, wire.DECIDED, BEING_DECIDED)
+            return
+        is_otherwise = request.action != wire.RECHECK and self._is_bound(request.action, said)
+        record = self._decisions.window.record(half[0])
+        if is_otherwise and record and self._may_follow(request.action, record, now_ms):
+            self._refuse_otherwise(session, request, said)
             return
         decision = Decision("", [], [], copies=[], named=False)
         if request.action != wire.RECHECK:
@@ -133,10 +140,12 @@ class Settling:
             self._refuse(session, request, wire.UNKNOWN, "its record cannot be read")
             return
         tx = transaction_of(record.property_map())
+        if self._is_deciding(tx, request.action):
+            self._refuse(session, request, wire.DECIDED, BEING_DECIDED)
+            return
         said = self._kin.outcome(tx) or ""
-        is_otherwise = request.action == OTHERWISE.get(said)
-        # What cannot be committed with the others may be taken back.
-        if is_otherwise and self._copy(record, position, wire.COMMIT, now_ms) is not None:
+        is_otherwise = self._is_bound(request.action, said)
+        if is_otherwise and self._may_follow(request.action, record, now_ms):
             self._refuse_otherwise(session, request, said)
             return
         copies: list[Copy] = []
@@ -151,14 +160,41 @@ class Settling:
             decision.tells = 0
         self._decide(session, request, position, decision, tx, now_ms)
 
+    def _is_bound(self, action: str, said: str) -> bool:
+        """Whether something of the transaction was decided, and not so."""
+        return said in BINDING and wire.OUTCOMES[action] != said
+
+    def _may_follow(self, action: str, record: Record, now_ms: int) -> bool:
+        """Whether what is bound can follow: what cannot be stored any more may be taken back."""
+        copy = self._decisions.commit_of(record, now_ms)
+        return action != wire.ROLLBACK or self._decisions.may_store(copy)
+
+    def _is_deciding(self, tx: str, action: str) -> bool:
+        """Whether something of a transaction is on its way that is not wanted here."""
+        wanted, _count = self._wanted.get(tx, ("", 0))
+        return wanted != action if wanted else self._kin.outcome(tx) == DECIDING
+
+    def _begin(self, tx: str, action: str) -> None:
+        """A settlement of what was given up is on its way: others of its transaction wait."""
+        if tx:
+            self._wanted[tx] = action, self._wanted.get(tx, ("", 0))[1] + 1
+            self._kin.begin(tx)
+
+    def _end(self, tx: str) -> None:
+        """It is no longer."""
+        action, count = self._wanted.pop(tx, ("", 0))
+        if count > 1:
+            self._wanted[tx] = action, count - 1
+        elif tx:
+            self._kin.failed(tx)  # unless it was decided
+
     def _copy(self, record: Record, position: int, action: str, now_ms: int) -> Copy | None:
-        slots, named = self._decisions.slots, record.property_map()
         if action == wire.RECHECK:
-            anew = from_now(named, position, now_ms)
-            return copy_of(record, slots[HALF_TOPIC], 0, anew, position)
-        aim = self._decisions.aim(named)
+            anew = from_now(record.property_map(), position, now_ms)
+            return copy_of(record, self._decisions.slots[HALF_TOPIC], 0, anew, position)
+        copy = self._decisions.commit_of(record, now_ms)
         # TX-15: of the half, not of the copy that was parked.
-        return commit_copy(record, *aim)._replace(origin=origin_field(position)) if aim else None
+        return copy._replace(origin=origin_field(position)) if copy else None
 
     def _decide(
         self, session: int, request: Settle, position: int, decision: Decision, tx: str,
@@ -167,7 +203,7 @@ class Settling:
         """Put what a settlement stores, and with it the record of who wanted it."""
         slots = self._decisions.slots
         notes = [
-            transactionnotes.settled(slots, at, request.action, request.who, now_ms)
+            transactionnotes.settled(slots, (at, tx), request.action, request.who, now_ms)
             for at in (decision.positions or [position])
         ]
         decision.copies = [*(decision.copies or ()), *notes]
@@ -176,6 +212,8 @@ class Settling:
         decision.asked = [(session, request.serial, asked)]
         if not self._endings.decide(decision, now_ms):
             self._refuse(session, request, decision.error, "its message cannot be stored")
+        elif decision.given_up >= 0:
+            self._begin(tx, request.action)
 
     def settled(self, decision: Decision) -> bool:
         """A settlement is in the log, or nothing of it is; whether some half is due at once."""
@@ -184,16 +222,13 @@ class Settling:
             if not isinstance(asked, _Asked):
                 continue
             if decision.error:
+                if not asked.was_open:
+                    self._end(asked.tx)
                 self._desk.tell(session, Settled(serial, "", decision.error, "nothing was stored"))
                 continue
             outcome = wire.OUTCOMES[asked.action]
             if not asked.was_open:
-                self._given_up.is_settled(asked.position, decision.end)
-                if decision.place is not None:  # of the half that is checked anew
-                    self._halves.aliases[asked.position] = decision.place
-                    self._kin.reopened(asked.tx)
-                else:
-                    self._kin.decided(asked.tx, outcome)
+                self._settled_given_up(asked, decision)
             if asked.action != wire.RECHECK:
                 self._halves.remember(asked.position, outcome)
             elif (index := self._halves.table.at_position(asked.position)) >= 0:
@@ -201,6 +236,16 @@ class Settling:
                 row["checks"], row["next_ns"], is_due = 0, 0, True
             self._desk.tell(session, Settled(serial, outcome))
         return is_due
+
+    def _settled_given_up(self, asked: _Asked, decision: Decision) -> None:
+        self._given_up.is_settled(asked.position, decision.end)
+        if decision.place is not None:  # of the half that is checked anew
+            self._halves.aliases[asked.position] = decision.place
+            self._kin.reopened(asked.tx)
+        else:
+            self._kin.decided(asked.tx, wire.OUTCOMES[asked.action])
+            self._kin.pursue(asked.tx)
+        self._end(asked.tx)
 
     def _refuse(self, session: int, request: Settle, error: str, text: str) -> None:
         self._desk.tell(session, Settled(request.serial, "", error, text))

@@ -15,7 +15,6 @@ from gantrymq.shm.kernels.halfform import DELAYED
 from gantrymq.shm.kernels.ring import FULL, TOO_LARGE
 from gantrymq.shm.properties import HALF_TOPIC, java_int
 from gantrymq.shm.transactionwire import FOREIGN_GROUP, HALVES_MAX, NOT_A_HALF, UNKNOWN, UNSTORABLE
-from gantrymq.workers.logwindow import LogWindow
 from gantrymq.workers.outlet import entry_of, is_storable
 from gantrymq.workers.topicindex import TopicIndex
 from gantrymq.workers.transactions.batch import Batch
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 
     from gantrymq.shm.board import Board, TopicSlot
     from gantrymq.shm.record import Record
-    from gantrymq.shm.storage import Storage
-    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.logwindow import LogWindow
     from gantrymq.workers.outlet import Copy, Outlet
     from gantrymq.workers.transactions.decision import Decision, Half
 
@@ -45,10 +43,8 @@ _ERRORS: Final = {
 class Staging:
     """Judges halves, and puts commit copies of those that are to be committed."""
 
-    def __init__(
-        self, storage: Storage, board: Board, views: LogViews, outlet: Outlet, delays: Delays
-    ) -> None:
-        self.window = LogWindow(storage, board, views)
+    def __init__(self, board: Board, window: LogWindow, outlet: Outlet, delays: Delays) -> None:
+        self.window = window
         self.batch = Batch()
         self._board = board
         self._words = board.array()
@@ -223,8 +219,9 @@ class Staging:
 
     def _put_delayed(self, decision: Decision, number: int) -> str:
         half = self.window.record(self._rows_view[number * halfform.HALF_WORDS])
-        assert half is not None, "it was judged just now"
-        copy = self._copy_of(half, decision.decided_ms)
+        if half is None:  # damaged since it was judged
+            return NOT_A_HALF
+        copy = self.commit_of(half, decision.decided_ms)
         assert copy is not None, "its topic was found just now"
         return self._stage_copy(copy)
 
@@ -256,6 +253,16 @@ class Staging:
                 if rows[number * halfform.HALF_WORDS + halfform.TOPIC] in durables:
                     decision.durable = True
 
+    def may_store(self, copy: Copy | None) -> bool:
+        """Whether a copy has a topic, and is not too large for it or for the ring."""
+        if copy is None:
+            return False
+        room = self._view[frames.UP_MASK] + 1
+        name = self._topics[copy.topic].name
+        return is_storable(copy, name, self._board.segment_bytes) and (
+            2 * len(entry_of(copy, 0)) <= room
+        )
+
     def copy_into(self, topic: str, position: int, origin: int) -> Copy | None:
         """A copy of a record for a system topic; None if that or the record is not to be had."""
         record, slot = self.window.record(position), self.slots.get(topic)
@@ -286,7 +293,7 @@ class Staging:
         Without a time it has no delay.
         """
         record = self.window.record(half[0])
-        return None if record is None else self._copy_of(record, decided_ms)
+        return None if record is None else self.commit_of(record, decided_ms)
 
     def leave_only(self, one: Decision, missing: list[int]) -> None:
         """What is to be put again of a decision: copies of these numbers, and its op record."""
@@ -300,14 +307,17 @@ class Staging:
         one.named = one.named and not one.op_named
         one.staged = 0
 
-    def _copy_of(self, half: Record, decided_ms: int | None) -> Copy | None:
+    def commit_of(self, half: Record, decided_ms: int | None) -> Copy | None:
+        """As `copy_again`, of a record."""
         named = half.property_map()
         aim = self.aim(named)
         if aim is None:
             return None
         copy = None
         if decided_ms is not None:
-            copy = delayed_copy(half, self.slots, aim[1], self._delays, decided_ms)
+            # The writer's storeTimestamp is no less, though the wall may be by now.
+            since_ms = max(decided_ms, self._board.word(layout.BOARD_STORE_MS))
+            copy = delayed_copy(half, self.slots, aim[1], self._delays, since_ms)
         return copy or commit_copy(half, *aim)
 
     def aim(self, named: Mapping[str, str]) -> tuple[int, int] | None:

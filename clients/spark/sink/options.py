@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Final
 from gantrymq.clients.message import check_topic
 from gantrymq.clients.spark.options import by_lower_name
 from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.jsontext import parse_object
 
 #: The columns that a message is made of, and what Spark may call their types.
 COLUMN_TYPES: Final = {
@@ -87,8 +87,10 @@ class WriteOptions:
             )
         metadata = Path(self.checkpoint, "metadata")
         try:
-            query = str(json.loads(metadata.read_text(encoding="utf-8"))["id"])
-        except (OSError, ValueError, KeyError) as error:
+            query = parse_object(metadata.read_bytes()).get("id")
+            if not isinstance(query, str):
+                raise ValueError("no id")
+        except (OSError, ValueError) as error:
             raise SettingIllegal(f"{metadata} does not say the query's id: {error}") from None
         return f"{self.checkpoint}/{FOLDER}/{query}"
 

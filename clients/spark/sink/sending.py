@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gantrymq.clients import message as rules
 from gantrymq.clients.delays import is_delayed
 from gantrymq.clients.home import find_home, store_of
 from gantrymq.clients.lane import WriterLane
@@ -31,15 +32,22 @@ from gantrymq.clients.spark.planning import survey
 from gantrymq.clients.spark.scan import read
 from gantrymq.clients.spark.sink.ledger import Ledger, Pending, StagingFolder
 from gantrymq.clients.spark.sink.staging import Staged, staged_messages
-from gantrymq.shm import layout
+from gantrymq.shm import layout, limits
 from gantrymq.shm.board import Board
-from gantrymq.shm.errors import Incompatible, Rejected, StoreFailed, Timeout
+from gantrymq.shm.errors import Incompatible, MessageIllegal, Rejected, StoreFailed, Timeout
 from gantrymq.shm.lineage import lineage_of
 from gantrymq.shm.storage import PosixStorage
 
-#: What one all-or-nothing batch may have.
+#: What one all-or-nothing batch may have; bytes of records, but for a row that is alone.
 CHUNK_ROWS: Final = 1024
 CHUNK_BYTES: Final = 128 << 10
+#: Hosts that are IPv6 take so many bytes more.
+_V6_BYTES: Final = 2 * (layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4)
+#: A record without body, name of topic, and what its sender says: lengths, UNIQ_KEY and checksum.
+_RECORD_BYTES: Final = (
+    layout.RECORD_HEAD_BYTES + _V6_BYTES + 4
+    + limits.UNIQ_KEY_PROPERTY_BYTES + limits.TRAILER_BYTES
+)  # fmt: skip
 _LOOK_S: Final = 0.01
 _IDS: Final = pa.schema([("message_id", pa.string())])
 
@@ -91,7 +99,7 @@ def _send_rest(target: Target, folder: StagingFolder, ledger: Ledger, pending: P
         )
         folder.save(msgspec.structs.replace(ledger, pending=pending))
         messages = staged_messages(folder.root, pending.files, done)
-        count = _send_all(producer, messages)
+        count = _send_all(producer, messages, board.segment_bytes, done)
         if done + count != pending.rows:
             raise StoreFailed(f"{done + count} rows of {pending.rows} were sent: {folder.root}")
         board = sends.link.session.board  # it may be another one by now
@@ -111,10 +119,12 @@ def _require_store(session: Session, pending: Pending, folder: StagingFolder) ->
         )
 
 
-def _send_all(producer: Producer, messages: Iterable[Message]) -> int:
+def _send_all(
+    producer: Producer, messages: Iterable[Message], segment_bytes: int, first: int
+) -> int:
     """One behind the other: what the log has is the beginning, whatever is refused."""
     count = 0
-    for chunk in _chunks(messages):
+    for chunk in _chunks(messages, segment_bytes, first):
         if is_delayed(chunk[0]):
             producer.send(chunk[0], durability="written")
         else:
@@ -123,22 +133,45 @@ def _send_all(producer: Producer, messages: Iterable[Message]) -> int:
     return count
 
 
-def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """Neighbours of one topic and queue; a message with a delay is alone."""
+def _chunks(
+    messages: Iterable[Message], segment_bytes: int, first: int = 0
+) -> Iterator[list[Message]]:
+    """Neighbours of one topic and queue that one segment can hold; a message with a delay is alone.
+
+    `first`: which row of the batch is the first message.
+
+    Raises MessageIllegal for a row that no segment can hold.
+    """
     chunk: list[Message] = []
-    size, place = 0, None
-    for message in messages:
+    total, place = 0, None
+    room = min(CHUNK_BYTES, segment_bytes - limits.FILLER_BYTES_MIN)
+    for row, message in enumerate(messages, first):
         delayed = is_delayed(message)
         here = (message.topic, message.queue_id, message.message_group, delayed)
-        full = delayed or len(chunk) == CHUNK_ROWS or size > CHUNK_BYTES
+        size = _record_bytes(message)
+        if size - _V6_BYTES > segment_bytes - limits.FILLER_BYTES_MIN:
+            raise MessageIllegal(
+                f"row {row} of the batch, of topic {message.topic}, takes {size - _V6_BYTES} bytes"
+                f" of the log with its properties, and a segment has {segment_bytes}"
+                " (mapped_file_size_commit_log)",
+                topic=message.topic,
+            )
+        full = delayed or len(chunk) == CHUNK_ROWS or total + size > room
         if chunk and (full or here != place):
             yield chunk
-            chunk, size = [], 0
+            chunk, total = [], 0
         chunk.append(message)
-        size += len(memoryview(message.body))
+        total += size
         place = here
     if chunk:
         yield chunk
+
+
+def _record_bytes(message: Message) -> int:
+    """What a message takes in the log, at most."""
+    extra = rules.extra_block(message.keys, message.properties, message.message_group)
+    named = len(message.topic.encode()) + len(rules.tag_block(message.tag))
+    return _RECORD_BYTES + memoryview(message.body).nbytes + named + len(extra)
 
 
 # ------------------------------------------------------------------------- what an attempt has sent

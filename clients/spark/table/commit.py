@@ -64,9 +64,9 @@ class Table:
 
     def close(self) -> None:
         """Let others write. Safe to call twice."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        descriptor, self._lock = self._lock, -1  # first: two threads may close it
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def new_aside(self) -> str:
         """Make a folder for one step, whose name no other step has: killed tasks may live on."""

@@ -147,18 +147,33 @@ class Ingest:
         for name, kind in known.columns.items():
             if known_types.get(name, kind) != kind:
                 raise Incompatible(f"column {name} of {self._options.out} is {kind}")
+        self._require_log(look, known)
+
+    def _require_log(self, found: Survey, known: Manifest) -> None:
+        """Raise Incompatible unless the log is the one that the table was made of."""
         remedy = "ingest this one into another folder (--out)"
-        require_same(look, known.proof, known.position, self._options.out, remedy)
+        require_same(found, known.proof, known.position, self._options.out, remedy)
+
+    def _looked(self) -> Survey:
+        """The log behind the table's position. Raises Incompatible if it is another one by now.
+
+        The store may be put back, or made anew, between two steps of one job.
+        """
+        known = self.manifest
+        found = survey(self._read, known.position, durable_only=True)
+        self._require_log(found, known)
+        self._pin.follow(known.position)
+        return found
 
     def step(self) -> Step | None:
         """Add the next ranges of the log to the table; None if it has all that may be read.
 
         Raises Corrupt for a damaged record and StoreFailed for a part of the log that is gone,
-        unless the options say that they be reported.
+        unless the options say that they be reported; Incompatible if it is another log by now.
         """
         started = time.monotonic()
         position = self.manifest.position
-        found = survey(self._read, position, durable_only=True)
+        found = self._looked()
         gaps = found.gaps(position, max(found.high, found.low))
         if gaps and gaps[0][0] == position:
             return self._pass_gap(gaps[0], found, started)
@@ -174,6 +189,7 @@ class Ingest:
             if self._options.report_data_loss and self._is_gone(position):
                 return self.step()
             raise
+        self._require_log(found, self.manifest)  # nor was it another one while it was read
         files = tuple(one.file for one in written)
         moves = [one.move for one in written]
         proof = proof_at(found, end, self.manifest.proof)

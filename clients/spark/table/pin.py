@@ -6,10 +6,12 @@ import json
 import re
 from typing import Final
 
+from gantrymq.clients.ownersstorage import OwnersStorage
 from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.lineage import lineage_of
 from gantrymq.shm.lognames import PINS
-from gantrymq.shm.storage import PosixStorage, read_file, replace_file
+from gantrymq.shm.storage import read_file, replace_file
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
@@ -22,26 +24,42 @@ class Pin:
         if not _NAME.fullmatch(name) or name.endswith(".new"):
             text = f"{name!r} is no name: letters, digits, '_', '-', '.', at most 64 of them"
             raise SettingIllegal(text, name=name)
-        self._storage = PosixStorage(store)
+        self._storage = OwnersStorage(store)
         self._file = f"{PINS}/{name}"
         self._content = {"until_ratio": until_ratio, "table": table}
-        if name := lineage_of(self._storage).store:
-            self._content["store"] = name
+        self._store: str | None = None  # the id that it was written with
         self._is_ours = self._storage.is_directory("gantry")
-        other = self._other_table()
-        if other not in (None, table):
-            text = f"pin {name} of {store} is that of {other}: give this ingest another --name"
-            raise SettingIllegal(text, name=name)
+        self._require_own(store, name, table)
 
     def move(self, position: int) -> None:
-        """Hold the log from a position on, durably. Raises OSError."""
+        """Hold the log from a position on, durably. Raises OSError, Corrupt."""
         if self._is_ours:
-            content = json.dumps({"position": position, **self._content})
+            self._store = lineage_of(self._storage).store
+            named = {"store": self._store} if self._store else {}
+            content = json.dumps({"position": position, **self._content, **named})
             replace_file(self._storage, self._file, content.encode())
 
-    def _other_table(self) -> str | None:
+    def follow(self, position: int) -> None:
+        """Hold the same once more if the store's id has changed. Raises OSError, Corrupt.
+
+        A back-up with all that the table has may have been put back since, with the pin of then.
+        """
+        if self._is_ours and self._store != lineage_of(self._storage).store:
+            self.move(position)
+
+    def _require_own(self, store: str, name: str, table: str) -> None:
+        """Raise SettingIllegal for a pin that is, or may be, another table's."""
+        remedy = "give this ingest another --name"
         try:
-            content = json.loads(read_file(self._storage, self._file))
-            return str(content["table"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
+            other = parse_object(read_file(self._storage, self._file)).get("table")
+            if not isinstance(other, str):
+                raise ValueError("no table")
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            text = f"pin {name} of {store} does not say of which table it is ({error!r}): {remedy}"
+            text += ", or remove it if it is this one's"
+            raise SettingIllegal(text, name=name) from None
+        if other != table:
+            text = f"pin {name} of {store} is that of {other}: {remedy}"
+            raise SettingIllegal(text, name=name)

@@ -1,0 +1,64 @@
+"""Deleted topics of which the log has nothing any more: a start forgets where their queues ended.
+
+In this order, so that a start after a kill or a power cut at any step finds the same: first the
+notes that a start believes, durably, then the files, which a start without these notes cuts too.
+A topic that is made again under the name then begins at offset 0, as one that never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from gantrymq.brokerd.queuefiles import QueueKey
+from gantrymq.brokerd.queuestarts import read_starts, save_starts
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.storage import is_disk_full
+from gantrymq.workers.housekeeper.progress import read_progress, save_progress
+
+if TYPE_CHECKING:
+    from gantrymq.shm.storage import Storage
+
+#: Of a queue: next offset, units written, first unit.
+Numbers = tuple[int, int, int]
+
+
+def forget_gone(
+    storage: Storage,
+    deleted: Collection[str],
+    queues: dict[QueueKey, Numbers],
+    in_log: Collection[str],
+) -> None:
+    """Drop what is gone from `queues`, and from the store; on a full disk it stays. Raises OSError.
+
+    `in_log` has topics of which records are known that no queue tells of.
+    """
+    kept = {name for (name, _queue_id), (end, _, first) in queues.items() if first < end}
+    gone = {key for key in queues if key[0] in deleted and key[0] not in kept.union(in_log)}
+    if not gone:
+        return
+    try:
+        _forget_notes(storage, gone)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        return
+    for key in gone:
+        folder = queue_directory(storage, *key)
+        for name in storage.list(folder):
+            storage.unlink(f"{folder}/{name}")
+        del queues[key]
+
+
+def _forget_notes(storage: Storage, gone: set[QueueKey]) -> None:
+    # By its progress the next start knows the topic: that goes last, or the other would stay.
+    starts = read_starts(storage)
+    if starts is not None and not gone.isdisjoint(starts[1]):
+        save_starts(storage, starts[0], _without(starts[1], gone))
+    progress = read_progress(storage)
+    if progress is not None and not gone.isdisjoint(progress[1]):
+        save_progress(storage, progress[0], _without(progress[1], gone))
+
+
+def _without(offsets: Mapping[QueueKey, int], gone: Collection[QueueKey]) -> dict[QueueKey, int]:
+    return {key: offset for key, offset in offsets.items() if key not in gone}

@@ -1,0 +1,114 @@
+"""Exceptions as a signal handler raises them, at the n-th place where one may come."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import re
+import sys
+import threading
+from functools import cache
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Final, Self
+
+from tests.support.tree import ROOT
+
+#: CPython looks for signals as a function begins, behind a call of what is no Python function, and
+#: as a loop goes back. So an exception comes nowhere else.
+_LOOKS: Final = frozenset(
+    number
+    for name, number in dis.opmap.items()
+    if name.startswith(("CALL", "PRECALL", "JUMP_BACKWARD"))
+)
+_CALL: Final = dis.opmap["CALL"]
+#: Files that are interrupted: the client's, and what Python has in Python for its `with`.
+_FILES: Final = (str(ROOT / "gantrymq"), contextlib.__file__, threading.__file__)
+#: Functions at whose places a lock is taken, held while something is waited for, or let go.
+LOCKING: Final = (
+    r"Turn\.|Condition\.|_GeneratorContextManager\.|Session\._(sleep|tell|await)|_take$|_await$"
+    r"|WriterLink\._(unlocked|replace|try_to_replace)|Pending\._tell"
+)
+
+
+def _is_look(frame: FrameType, last: int) -> bool:
+    """Whether an exception may come behind the instruction `last`, as one before the next does.
+
+    Where that one belongs to another `try` or `with` it cannot be told so.
+    """
+    code = frame.f_code
+    if code.co_code[last] not in _LOOKS or code.co_code[frame.f_lasti] == _CALL:
+        return False
+    return _handler(code, last) == _handler(code, frame.f_lasti)
+
+
+def _handler(code: CodeType, at: int) -> int:
+    """Where an exception of an instruction goes on in its function; -1: it leaves that."""
+    for start, end, target, _depth, _lasti in _table(code):
+        if start <= at < end:
+            return target
+    return -1
+
+
+@cache
+def _table(code: CodeType) -> list[tuple[int, int, int, int, bool]]:
+    parse: Any = vars(dis)["_parse_exception_table"]
+    return [tuple(entry) for entry in parse(code)]
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt: what no handler of errors expects."""
+
+
+class Interrupt:
+    """`with` it: Interrupted is raised once, at the n-th place of the client's code, and ends here.
+
+    `was_hit` says whether there are so many; `place` where that was. `within` is a pattern of the
+    functions that count.
+    """
+
+    def __init__(self, number: int, within: str = "") -> None:
+        self._left = number
+        self._within = re.compile(within)
+        self._last: tuple[FrameType, int] | None = None
+        self.was_hit = False
+        self.place = ""
+
+    def _trace(self, frame: FrameType, event: str, _value: object) -> Any:  # noqa: ANN401
+        last, self._last = self._last, None
+        code = frame.f_code
+        if self.was_hit or not code.co_filename.startswith(_FILES):
+            return None
+        if not self._within.match(code.co_qualname):
+            return None
+        if event == "call":
+            frame.f_trace_opcodes = True
+            self._come(frame)
+        elif event == "opcode":
+            if last is not None and last[0] is frame and _is_look(frame, last[1]):
+                self._come(frame)
+            self._last = frame, frame.f_lasti
+        elif event == "line":  # comes between two opcodes
+            self._last = last
+        return self._trace
+
+    def _come(self, frame: FrameType) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.was_hit = True
+            self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+            raise Interrupted
+
+    def __enter__(self) -> Self:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> bool:
+        sys.settrace(self._before)
+        self._last = None
+        return kind is Interrupted

@@ -1,0 +1,185 @@
+"""Topics that are deleted, and made again, while clients that know them stay attached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.control import look_at
+from gantrymq.clients.message import ReceivedMessage, SendReceipt
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.shm import wire
+from gantrymq.shm.errors import MessageIllegal, TopicNotFound
+from gantrymq.temporary import Broker
+from tests.support.applications import FIRST, PATIENCE_S
+from tests.support.trials import mends
+from tests.support.watchdog import poll_until
+
+
+def make(broker: Broker, name: str, queues: int = 1, level: str = "written") -> None:
+    with look_at(broker.home) as control:
+        control.request(wire.CreateTopic(name, queues, level), wire.TopicOpened)
+
+
+def delete(broker: Broker, name: str) -> None:
+    with look_at(broker.home) as control:
+        control.request(wire.DeleteTopic(name), wire.Done)
+
+
+def is_there(broker: Broker, name: str) -> bool:
+    try:
+        with look_at(broker.home) as control:
+            control.request(wire.OpenTopic(name, create=False), wire.TopicOpened)
+    except TopicNotFound:
+        return False
+    return True
+
+
+def kill(broker: Broker) -> None:
+    """As a crash ends it."""
+    broker.process.kill()
+    broker.process.wait()
+
+
+@mends("S66")
+@pytest.mark.parametrize("auto", [False, True])
+def test_a_deleted_topic_neither_comes_back_nor_stops_others(auto: bool) -> None:
+    """At the broker's next start: what waits is for a topic that is there, or is refused."""
+    with (
+        Broker.temporary(auto_create_topic_enable=auto) as broker,
+        Producer(broker.home, timeout=PATIENCE_S) as producer,
+    ):
+        for name in ("gone", "keep"):
+            make(broker, name)
+            producer.send(name, b"1", tag="a")
+        delete(broker, "gone")
+        kill(broker)
+        broker_away = producer.send_async("keep", b"2", tag="a")
+        broker.start()
+        assert producer.send("keep", b"3").queue_offset in (1, 2)
+        assert broker_away.result(PATIENCE_S).message_queue.topic == "keep"
+        assert not is_there(broker, "gone"), "nobody has sent to it"
+        if auto:
+            assert producer.send("gone", b"2", tag="a").queue_offset == 1
+        else:
+            with pytest.raises(TopicNotFound, match="gone"):
+                producer.send("gone", b"2", tag="a")
+            assert producer.send("keep", b"4").message_queue.topic == "keep"
+
+
+@mends("S66")
+def test_what_waits_for_a_deleted_topic_is_refused_by_its_name() -> None:
+    """One that is made again is sent to, over any number of starts."""
+    with (
+        Broker.temporary(auto_create_topic_enable=False) as broker,
+        Producer(broker.home, timeout=PATIENCE_S) as producer,
+    ):
+        make(broker, "keep")
+        for turn in range(3):
+            make(broker, "gone")
+            assert producer.send("gone", b"x", tag="a").queue_offset == turn
+            producer.send("keep", b"x")
+            delete(broker, "gone")
+            kill(broker)
+            # Into the ring of the broker that is dead, as if nobody had missed it yet.
+            producer._link.session._look_due = 1 << 62
+            if producer._link.fast is not None:
+                producer._link.fast.note_look()
+            waiting = producer.send_async("gone", b"y", tag="a")
+            kept = producer.send_async("keep", b"y")
+            broker.start()
+            assert kept.result(PATIENCE_S).message_queue.topic == "keep"
+            with pytest.raises(MessageIllegal, match="topic gone does not exist any more"):
+                waiting.result(PATIENCE_S)
+
+
+@mends("S67")
+@pytest.mark.parametrize("name", ["%DLQ%g", "%RETRY%g"])
+def test_failed_messages_of_a_group_at_work_outlive_its_deleted_topic(name: str) -> None:
+    """The topic is made again; what fails after that is found there."""
+    seen: list[bytes] = []
+    is_dead = name == "%DLQ%g"
+
+    def listener(message: ReceivedMessage) -> ConsumeResult:
+        seen.append(bytes(message.body))
+        if is_dead:
+            return ConsumeResult.DEAD_LETTER
+        return ConsumeResult.FAILURE if seen.count(seen[-1]) == 1 else ConsumeResult.SUCCESS
+
+    with (
+        Broker.temporary(message_delay_level="1s 1s 1s") as broker,
+        Producer(broker.home, timeout=PATIENCE_S) as producer,
+    ):
+        make(broker, "t")
+        with PushConsumer("g", ["t"], listener, home=broker.home, consume_from=FIRST):
+            producer.send("t", b"before")
+            poll_until(lambda: b"before" in seen, "the first message has come")
+            delete(broker, name)
+            producer.send("t", b"after")
+            poll_until(lambda: b"after" in seen, "the second message has come")
+            poll_until(lambda: is_there(broker, name), "the topic is there again")
+            if is_dead:
+                with PullConsumer("u", [name], home=broker.home, consume_from=FIRST) as dead:
+                    poll_until(lambda: b"after" in dead.poll(timeout=0.1).bodies, "it is dead")
+            else:
+                poll_until(lambda: seen.count(b"after") == 2, "it has come again")
+
+
+SENDS: dict[str, Callable[[Producer], SendReceipt]] = {
+    "send": lambda p: p.send("t", b"x"),
+    "send, the Python way": lambda p: p.send("t", b"x", keys=["k"]),
+    "async": lambda p: p.send_async("t", b"x").result(PATIENCE_S),
+    "batch": lambda p: p.send_batch("t", [b"x"])[0],
+    "batch, async": lambda p: p.send_batch_async("t", [b"x"]).result(PATIENCE_S)[0],
+}
+
+
+@mends("S69")
+def test_a_topic_made_again_is_sent_to_as_it_is_now() -> None:
+    """By its level, from the first send on, and message groups to the queues that it has."""
+    with Broker.temporary() as broker, Producer(broker.home, timeout=PATIENCE_S) as producer:
+        make(broker, "t", 8)
+        for level in ("written", "durable", "written"):
+            for send in SENDS.values():
+                send(producer)  # by now the native put knows the topic, with the level before
+            delete(broker, "t")
+            make(broker, "t", 4, level)
+            for name, send in SENDS.items():
+                producer._link.session._look_due = 1 << 62
+                assert send(producer).durability == level, name
+        with Producer(broker.home) as fresh:
+            for number in range(20):
+                group = f"customer-{number}"
+                queues = [
+                    each.send("t", b"x", message_group=group).message_queue.queue_id
+                    for each in (producer, fresh)
+                ]
+                assert queues[0] == queues[1]
+
+
+@mends("S69")
+@pytest.mark.parametrize("first", SENDS)
+def test_each_kind_of_send_learns_of_a_new_level_by_itself(first: str) -> None:
+    with Broker.temporary() as broker, Producer(broker.home, timeout=PATIENCE_S) as producer:
+        make(broker, "t")
+        for _ in range(2):
+            assert SENDS[first](producer).durability == "written"
+        delete(broker, "t")
+        make(broker, "t", 1, "durable")
+        assert SENDS[first](producer).durability == "durable"
+
+
+@mends("S68")
+def test_a_send_to_a_topic_that_is_new_waits_for_the_next_broker() -> None:
+    with Broker.temporary() as broker, Producer(broker.home, timeout=PATIENCE_S) as producer:
+        make(broker, "new")
+        producer.send("known", b"1")
+        kill(broker)
+        producer._link.session._look_due = 1 << 62  # it has looked at the connection just now
+        broker.start()
+        assert producer.send("new", b"2").queue_offset == 0
+        assert producer.send_async("known", b"2").result(PATIENCE_S).queue_offset == 1

@@ -1,0 +1,438 @@
+"""A signal handler that raises amid a client's call leaves a client that goes on.
+
+Each call is interrupted at the n-th place where a signal may come, for one n after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+import pytest
+
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.message import Message, MessageQueue, ReceivedMessage
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.session import NEVER_NS, now_ns
+from gantrymq.temporary import Broker
+from tests.support.clientlocks import locks_of
+from tests.support.interrupts import LOCKING, Interrupt
+from tests.support.push import FIRST, PATIENCE_S
+from tests.support.trials import mends
+from tests.support.watchdog import poll_until
+
+QUEUES: Final = 4
+#: Of the first places each so-manieth is tried, of later ones fewer; 1: all of them.
+STEP: Final = int(os.environ.get("GANTRYMQ_TEST_INTERRUPT_EACH", "11"))
+
+#: A session, or a loop, that is broken off as it is made or ended is ended by its finalizer.
+FINALIZED: Final = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
+
+
+def interrupt_each(scene: Callable[[Interrupt], None], within: str = "", step: int = STEP) -> None:
+    """Play a scene with an interruption at one place after the other, until there is none left."""
+    number, was_hit = 0, True
+    while was_hit:
+        interrupt = Interrupt(number, within)
+        try:
+            scene(interrupt)
+        except BaseException as error:
+            error.add_note(f"interrupted at place {number}, {interrupt.place}")
+            raise
+        was_hit = interrupt.was_hit
+        number += step if step == 1 else max(step, number // 3)
+    assert number > step, "nothing is interrupted"
+
+
+class Reader:
+    """A consumer of a topic, which messages are sent to; all of them have to come to it."""
+
+    def __init__(self, broker: Broker, topic: str, *, auto_commit: bool = True) -> None:
+        self.home, self.topic = broker.home, topic
+        self.auto_commit = auto_commit
+        self.producer = Producer(home=broker.home)
+        self.sent = 0  # in each queue
+        self.seen: set[tuple[MessageQueue, int]] = set()
+        self.send()
+        self.consumer = self.join()
+        self.require_all()
+
+    def join(self) -> PullConsumer:
+        return PullConsumer(
+            "g-" + self.topic, [self.topic], home=self.home, consume_from=FIRST,
+            auto_commit=self.auto_commit, timeout=PATIENCE_S,
+        )  # fmt: skip
+
+    def send(self) -> None:
+        for queue in range(QUEUES):
+            self.producer.send_batch([Message(self.topic, b"x", queue_id=queue)] * 2)
+        self.sent += 2
+
+    def send_seen(self) -> None:
+        """Send, until the consumer can see it."""
+        self.send()
+        board = self.consumer._member.session.board
+        numbers = list(self.consumer._member.assigned)
+        poll_until(
+            lambda: all(board.queue(n)["max_offset"] >= self.sent for n in numbers),
+            "the queues have them",
+        )
+
+    def take(self, batch: MessageBatch) -> None:
+        self.seen.update(zip(batch.queues, batch.queue_offsets.tolist(), strict=True))
+
+    def poll(self, interrupt: Interrupt, timeout: float = 0) -> None:
+        batch = None
+        with interrupt:
+            batch = self.consumer.poll(timeout=timeout)
+        if batch is not None:
+            self.take(batch)
+
+    def require_all(self) -> None:
+        """Whatever was sent comes, if it has not come."""
+        wanted = {
+            (MessageQueue(self.topic, queue), offset)
+            for queue in range(QUEUES)
+            for offset in range(self.sent)
+        }
+
+        def come() -> bool:
+            self.take(self.consumer.poll(timeout=0.01))
+            return wanted <= self.seen
+
+        poll_until(come, "all messages came", PATIENCE_S)
+
+    def close(self) -> None:
+        self.consumer.close()
+        self.producer.close()
+
+
+@pytest.fixture(params=[True, False], ids=["auto_commit", "commit"])
+def reader(request: pytest.FixtureRequest, broker: Broker, topic: str) -> Iterator[Reader]:
+    reader = Reader(broker, topic, auto_commit=request.param)
+    yield reader
+    reader.close()
+
+
+@mends("S41")
+def test_polls(reader: Reader) -> None:
+    def scene(interrupt: Interrupt) -> None:
+        reader.send_seen()
+        reader.poll(interrupt)
+        reader.require_all()
+
+    interrupt_each(scene)
+
+
+@mends("S41")
+def test_polls_that_wait(reader: Reader) -> None:
+    def scene(interrupt: Interrupt) -> None:
+        reader.poll(interrupt, timeout=0.001)
+        reader.send()
+        reader.require_all()
+
+    interrupt_each(scene)
+
+
+@mends("S41")
+@FINALIZED
+def test_loops(reader: Reader) -> None:
+    def scene(interrupt: Interrupt) -> None:
+        got: list[ReceivedMessage] = []
+        reader.send_seen()
+        with interrupt:
+            for message in reader.consumer:
+                got.append(message)
+                if len(reader.seen) + len(got) == QUEUES * reader.sent:
+                    break
+        reader.seen |= {
+            (MessageQueue(reader.topic, message.queue_id), message.queue_offset) for message in got
+        }
+        reader.require_all()
+
+    interrupt_each(scene)
+
+
+@mends("S41")
+def test_polls_amid_rebalances(reader: Reader) -> None:
+    """Queues are asked for, and granted again once the other member has gone."""
+
+    def scene(interrupt: Interrupt) -> None:
+        other = reader.join()
+        poll_until(reader.consumer._member.is_notified, "queues are asked for", PATIENCE_S)
+        reader.send()
+        reader.poll(interrupt)
+        poll_until(shares, "the queues are shared", PATIENCE_S)
+        other.close(commit=False)
+        reader.require_all()
+
+    def shares() -> bool:
+        reader.take(reader.consumer.poll(timeout=0.01))
+        if not reader.auto_commit:
+            reader.consumer.commit()
+        return len(reader.consumer.assignment()) < QUEUES
+
+    interrupt_each(scene)
+
+
+@mends("S41")
+@pytest.mark.parametrize("call", ["commit", "seek", "pause", "resume", "assign", "position"])
+def test_other_calls(reader: Reader, call: str) -> None:
+    def scene(interrupt: Interrupt) -> None:
+        reader.send_seen()
+        queue = MessageQueue(reader.topic, 1)
+        before = reader.consumer.position(queue)
+        calls: dict[str, tuple[object, ...]] = {
+            "seek": (queue, before - 1), "pause": ([queue],), "resume": ([queue],),
+            "assign": (None,), "position": (queue,),
+        }  # fmt: skip
+        with interrupt:
+            getattr(reader.consumer, call)(*calls.get(call, ()))
+        reader.consumer.resume(reader.consumer.assignment())
+        reader.require_all()
+
+    interrupt_each(scene)
+
+
+@mends("S41")
+def test_first_polls(reader: Reader) -> None:
+    """Of a member whose queues are new to it."""
+
+    def scene(interrupt: Interrupt) -> None:
+        reader.consumer.close()
+        reader.send()
+        reader.consumer = reader.join()
+        reader.poll(interrupt)
+        reader.require_all()
+
+    interrupt_each(scene)
+
+
+@mends("S41")
+@FINALIZED
+def test_closes(reader: Reader) -> None:
+    """What was handed out to nobody comes to the next member; a second `close` ends it."""
+
+    def scene(interrupt: Interrupt) -> None:
+        reader.send_seen()
+        reader.poll(Interrupt(60))
+        with interrupt:
+            reader.consumer.close()
+        reader.consumer.close()
+        assert reader.consumer._attachment is None
+        reader.consumer = reader.join()
+        reader.require_all()
+
+    interrupt_each(scene)
+
+
+@mends("S41")
+@FINALIZED
+def test_joins(reader: Reader) -> None:
+    """A member that nobody has got does not keep its queues."""
+
+    def scene(interrupt: Interrupt) -> None:
+        reader.consumer.close()
+        with interrupt:
+            reader.consumer = reader.join()
+        if interrupt.was_hit:
+            reader.consumer = reader.join()
+        reader.send()
+        reader.require_all()
+
+    interrupt_each(scene)
+
+
+class Sender:
+    """A producer of a topic: what is on its way is answered, whatever ends a call of it."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self.topic = topic
+        self.producer = Producer(home=broker.home, producer_group="p-" + topic, timeout=PATIENCE_S)
+        self.producer.send(topic, b"x")
+
+    def require_going_on(self) -> None:
+        """This thread's and another one's sends are answered."""
+        ended: list[object] = []
+
+        def send() -> None:
+            self.producer.flush()
+            ended.append(self.producer.send(self.topic, b"x"))
+
+        send()
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        assert len(ended) == 2
+
+
+@pytest.fixture
+def sender(broker: Broker, topic: str) -> Iterator[Sender]:
+    sender = Sender(broker, topic)
+    yield sender
+    sender.producer.close()
+
+
+def _in_transaction(sender: Sender) -> None:
+    with sender.producer.transaction() as transaction:
+        sender.producer.send(sender.topic, b"x", transaction=transaction)
+
+
+CALLS: dict[str, Callable[[Sender], object]] = {
+    "send": lambda s: s.producer.send(s.topic, b"x"),
+    "send_keyed": lambda s: s.producer.send(s.topic, b"x", keys=["k"]),
+    "send_batch": lambda s: s.producer.send_batch(s.topic, [b"x"] * 3),
+    "send_async": lambda s: s.producer.send_async(s.topic, b"x", keys=["k"]),
+    "send_oneway": lambda s: s.producer.send_oneway(s.topic, b"x", keys=["k"]),
+    "flush": lambda s: s.producer.flush(),
+    "transaction": _in_transaction,
+}
+
+
+@mends("S41")
+@pytest.mark.parametrize("call", CALLS)
+def test_sends(sender: Sender, call: str) -> None:
+    def scene(interrupt: Interrupt) -> None:
+        future = sender.producer.send_async(sender.topic, b"x")
+        with interrupt:
+            CALLS[call](sender)
+        sender.require_going_on()
+        assert future.result(timeout=PATIENCE_S).queue_offset >= 0
+
+    interrupt_each(scene)
+
+
+@mends("S41")
+@FINALIZED
+def test_closes_of_producers(broker: Broker, topic: str) -> None:
+    def scene(interrupt: Interrupt) -> None:
+        producer = Producer(home=broker.home)
+        producer.send_oneway(topic, b"x")
+        with interrupt:
+            producer.close()
+        producer.close()
+        assert not producer._link.is_open
+
+    interrupt_each(scene)
+
+
+# ------------------------------------------------------------------------------------------- locks
+
+
+def require_free(*things: object) -> None:
+    """Another thread may have each lock that these have."""
+    held: list[str] = []
+
+    def look() -> None:
+        held[:] = [name for name, locks in locks_of(*things).items() if not all(map(_try, locks))]
+
+    def are_free() -> bool:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join(PATIENCE_S)
+        return not held
+
+    poll_until(are_free, "nobody holds a lock of it")
+
+
+def _try(lock: Any) -> bool:  # noqa: ANN401 - a Lock, or an RLock
+    if lock.acquire(blocking=False):
+        lock.release()
+        return True
+    return False
+
+
+def _interrupt_each_locking(scene: Callable[[Interrupt], None]) -> None:
+    """At each place where a lock is taken or let go, and at those of Python's own code for that."""
+    interrupt_each(scene, LOCKING, step=1)
+
+
+@mends("S64")
+@FINALIZED
+def test_requests_leave_no_lock(broker: Broker) -> None:
+    numbers = count()
+    with Producer(home=broker.home, producer_group="p") as producer:
+        handle = producer.send("t", b"x", delay=3600).recall_handle
+        assert handle is not None
+
+        def scene(interrupt: Interrupt) -> None:
+            with interrupt:
+                producer.send(f"new-{next(numbers)}", b"x")
+                producer.recall_message("t", handle)
+                with producer.transaction() as transaction:
+                    producer.send("t", b"x", transaction=transaction)
+            require_free(producer)
+
+        _interrupt_each_locking(scene)
+
+
+@mends("S64")
+def test_waits_beside_another_thread_leave_no_lock(sender: Sender) -> None:
+    session = sender.producer._link.session
+    is_over: list[bool] = []
+    wait = partial(session.wait, NEVER_NS, lambda: bool(is_over))
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+
+    def scene(interrupt: Interrupt) -> None:
+        poll_until(lambda: session._another_polls, "the other thread sleeps")
+        with interrupt:
+            session.wait(now_ns() + 1_000_000, lambda: False)
+        require_free(sender.producer)
+
+    try:
+        _interrupt_each_locking(scene)
+    finally:
+        is_over.append(True)
+        session.bell.ring()
+        thread.join(PATIENCE_S)
+
+
+@mends("S64")
+def test_waits_leave_no_lock(sender: Sender) -> None:
+    session = sender.producer._link.session
+
+    def scene(interrupt: Interrupt) -> None:
+        with interrupt:
+            session.wait(now_ns() + 1_000_000, lambda: False)
+        assert not session._poller, "another thread would take it for asleep"
+        require_free(sender.producer)
+
+    _interrupt_each_locking(scene)
+
+
+@mends("S64")
+def test_receipts_leave_no_lock(sender: Sender) -> None:
+    def scene(interrupt: Interrupt) -> None:
+        future = sender.producer.send_async(sender.topic, b"x")
+        assert future._condition  # somebody may wait for it outside
+        with interrupt:
+            future.result()
+        require_free(future, sender.producer)
+
+    _interrupt_each_locking(scene)
+
+
+@mends("S64")
+@FINALIZED
+def test_sends_to_a_broker_that_is_away_end_by_what_the_handler_raised() -> None:
+    with Broker.temporary() as broker:
+        producer = Producer(home=broker.home)
+        producer.send("t", b"x")
+        broker.process.kill()
+        broker.process.wait()
+
+        for number in range(40):  # it tries again and again: more than one try has
+            interrupt = Interrupt(number, LOCKING)
+            with interrupt:
+                producer.send("t", b"x", timeout=PATIENCE_S)
+            assert interrupt.was_hit
+            require_free(producer)
+        producer._link.end()

@@ -1,0 +1,113 @@
+"""The lists of filters that kernels go by, on a disk without room for the note of them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import FILE, read_covered
+from gantrymq.shm.bloom import BloomForm
+from gantrymq.workers.filterfile import FilterEntry, write_filters
+from gantrymq.workers.reader import filters
+from gantrymq.workers.reader.extensions import Extensions
+from gantrymq.workers.reader.filters import Filters
+from tests.support.faults import Fault, FaultPlan
+from tests.support.memory_sessions import memory_board
+from tests.support.simdisk import Disk
+from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
+
+FORM = BloomForm.of(20, 32)
+SETTINGS = SimpleNamespace(
+    max_error_rate_of_bloom_filter=20, expect_consumer_num_use_filter=32,
+    enable_calc_filter_bit_map=True, mapped_file_size_consume_queue_ext=1 << 16,
+)  # fmt: skip
+FULL = Fault(1, error=errno.ENOSPC, kinds=("create",), persistent=True, under=FILE)
+
+
+class Store:
+    """A board with topic `t`, a disk, and the filters that are stated."""
+
+    def __init__(self) -> None:
+        self.faults = FaultPlan()
+        self.storage = SimStorage(Disk(), faults=self.faults)
+        self.board = memory_board({"t": 2, "u": 1})
+        self.state("a > 5")
+        self.extensions = Extensions(self.storage, self.board, SETTINGS)
+        self.extensions.refresh(100)
+        assert self.extensions.filters is not None
+        self.filters: Filters = self.extensions.filters
+
+    def state(self, *texts: str) -> None:
+        """These are the filters from now on, one of each group."""
+        entries = [FilterEntry("t", f"g{n}", text, "sql", 1 + n, 1) for n, text in enumerate(texts)]
+        write_filters(self.storage, entries, FORM)
+        self.board.count_change(layout.BOARD_FILTER_CHANGES)
+
+    @property
+    def listed(self) -> list[int]:
+        """How many filters the kernel finds for each of the three queues; 0: it has no list."""
+        addresses = self.extensions._lists[:3].tolist()
+        return [
+            ctypes.c_int64.from_address(address).value if address else 0 for address in addresses
+        ]
+
+    @property
+    def noted(self) -> dict[str, int]:
+        """From where on the bits of each group are known to be there."""
+        return {item.group: item.start for item in read_covered(self.storage)}
+
+
+@mends("S27")
+def test_without_room_for_the_note_kernels_keep_their_lists() -> None:
+    """F7: the address of a list that nobody holds is that of anything; later, all change."""
+    store = Store()
+    assert (store.listed, store.noted) == ([1, 1, 0], {"g0": 100})
+    before = store.extensions._lists[:3].tolist()
+    store.state("a > 5", "b > 7")
+    store.faults.faults = (FULL,)
+    for now_ns in (1, 2, filters.RETRY_NS // 2):
+        store.extensions.refresh(200, now_ns)
+    gc.collect()
+    rubbish = [np.full(size, 77, np.int64) for size in range(1, 40) for _ in range(9)]
+    assert store.extensions._lists[:3].tolist() == before
+    assert store.listed == [1, 1, 0]
+    assert len(store.faults.met) == 1, "once a second"
+    assert {key[1] for key in store.filters.bound} == {"g0"}
+    store.faults.faults = ()
+    store.extensions.refresh(300, 2 * filters.RETRY_NS)
+    assert (store.listed, store.noted) == ([2, 2, 0], {"g0": 100, "g1": 300})
+    assert rubbish
+
+
+def test_a_start_without_room_for_the_note_fails() -> None:
+    """It would leave out bits that the note of a life before says are there."""
+    store = Store()
+    store.state("b > 7")
+    store.faults.faults = (FULL,)
+    again = Filters(store.storage, store.board, SETTINGS)
+    for _ in range(2):
+        with pytest.raises(OSError, match="ENOSPC"):
+            again.refresh(200)
+    store.faults.faults = ()
+    assert again.refresh(300)
+    assert store.noted == {"g0": 300}
+
+
+def test_bits_that_were_added_are_told_of_once_there_is_room() -> None:
+    """A note that could not be written is not taken for one that was."""
+    store = Store()
+    done = [item.covered for item in store.filters.bound.values()]
+    store.faults.faults = (FULL,)
+    with pytest.raises(OSError, match="ENOSPC"):
+        store.filters.lower(done)
+    assert store.noted == {"g0": 100}
+    store.faults.faults = ()
+    store.filters.lower(done)
+    assert store.noted == {"g0": 0}
