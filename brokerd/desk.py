@@ -107,10 +107,8 @@ class SessionDesk:
         """Answer a request. Raises GantryError to refuse."""
         metadata = self._broker.metadata
         match frame:
-            case wire.OpenTopic(name, create, of_member):
-                return self._later(
-                    session, metadata.plan_open(name, create=create, of_member=of_member)
-                )
+            case wire.OpenTopic():
+                return self._later(session, self._open(frame))
             case wire.CreateTopic(name, queues, level):
                 return self._later(session, metadata.plan_create(name, queues, level))
             case wire.DeleteTopic(name):
@@ -127,6 +125,12 @@ class SessionDesk:
                 return wire.Done()
             case _:
                 raise Rejected(f"a client does not send {type(frame).__name__}")
+
+    def _open(self, asked: wire.OpenTopic) -> Callable[[], TopicSlot]:
+        metadata = self._broker.metadata
+        if asked.was_open:
+            return metadata.plan_open_again(asked.name)
+        return metadata.plan_open(asked.name, create=asked.create, of_member=asked.of_member)
 
     def _delete_group(self, name: str) -> Later:
         """Forget a group; how far it was, `groups` has forgotten before."""

@@ -257,6 +257,31 @@ class Metadata:
         queues = min(queues, self._deleted.get(name, queues))
         return self.plan_create(name, queues, self._settings.default_durability)
 
+    def plan_open_again(self, name: str) -> Callable[[], TopicSlot]:
+        """The slot of a topic that the client had open in a life before; it is made by nobody.
+
+        One that was deleted since has its place back, for as long as a session has it open: who
+        makes it again makes it there, and the client finds it as if it had stayed attached.
+        Raises MessageIllegal, TopicNotFound, or Rejected where the board has no room.
+        """
+        topics.require_valid_name(name)
+        self._settle(name)
+        if name not in self._topics and not topics.is_system(name):
+            self._keep_place(name)
+            return partial(self._slot, name)
+        return self.plan_open(name, create=False)
+
+    def _keep_place(self, name: str) -> None:
+        """Have a deleted topic on the board, and let it leave when nobody has it open any more."""
+        is_new = name not in self._slots
+        may_leave = name in self._leaving or (is_new and not topics.is_retry_kind(name))
+        if is_new:
+            self.commit()  # others may be about to have the board's next queues
+            self._hide(name, self._settings.default_topic_queue_nums)
+        self._stay(name)
+        if may_leave:
+            self.departing.add(name)
+
     def _create_of_group(self, name: str, of_member: bool) -> Callable[[], TopicSlot]:
         """A group's retry or dead-letter topic: only for a group that exists (RD-11, RD-30)."""
         group = topics.group_of(name)
@@ -297,14 +322,24 @@ class Metadata:
                 self.open(name, create=True)
 
     def _have_hidden(self, name: str) -> None:
-        if not is_folder_name(name):
-            return
+        if is_folder_name(name):
+            with suppress(Rejected):
+                self._hide(name, 1)
+
+    def _hide(self, name: str, queues: int) -> None:
+        """Have a topic that is none as one that was deleted. Raises Rejected without room for it.
+
+        The file is written first: what is dispatched to it then is of a deleted topic for a start.
+        """
+        place = self._places.take(queues)
         try:
-            self._require_room(1, 1)  # what is being made has its places already
-        except Rejected:
-            return
-        self._save_deleted_if_room({**self._deleted, name: 1})
-        self._add_slot(TopicConfig(name, 1, 0, 0), 1)
+            # What is being made has its places already.
+            self._require_room(queues if place.base < 0 else 0, int(place.slot < 0))
+            self._save_deleted_if_room({**self._deleted, name: queues})
+        except BaseException:
+            self._places.give(place, queues)
+            raise
+        self._add_slot(TopicConfig(name, queues, 0, 0), queues, place)
 
     def _save_deleted_if_room(self, deleted: dict[str, int]) -> None:
         """On a full disk the next change of the file has it too; until then a start asks the log.
@@ -377,7 +412,8 @@ class Metadata:
             if old.queue_base + old.queue_count != board.half(layout.BOARD_QUEUE_COUNT):
                 raise Rejected(
                     f"topic {config.name} had {old.queue_count} queues when it was deleted, and its"
-                    " records are still in the log: create it with no more, or use another name",
+                    " records are still in the log, or clients that had it open still know it so:"
+                    " create it with no more, or use another name",
                     topic=config.name,
                 )
         places = [board.queue_at(old.queue_base + number) for number in range(old.queue_count)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,7 @@ from gantrymq.clients.member import ANSWER_NS, GroupMember
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.queries.bytime import offset_at
 from gantrymq.clients.session import NEVER_NS, Session, now_ns
-from gantrymq.shm import layout, limits
+from gantrymq.shm import layout, limits, wire
 from gantrymq.shm.errors import GroupIllegal, Timeout
 from gantrymq.shm.filter import Filter, SqlFilter
 from gantrymq.shm.groupwire import FILTER_CHARACTERS, FILTERS_PER_JOIN, Attempts, ConsumeFrom
@@ -41,20 +41,16 @@ class Attachment:
     ) -> None:
         """Attach and open the topics. Raises BrokerGone, TopicNotFound, Incompatible, ...
 
-        `member` makes the member that `join` lets join; `of_store` is the id of the
-        store of a session before, "" without one; `answer_by` the deadline of all, `join` too.
+        `member` makes the member that `join` lets join; `of_store` is the id of the store of a
+        session before, which had the topics open, "" without one; `answer_by` the deadline of all,
+        `join` too.
         """
         self.group = group
         self._make_member = member
         session = Session(home, groups=True, answer_by=answer_by)
         self.session = session.require_store(of_store)
         try:
-            own = (RETRY_PREFIX + group, DLQ_PREFIX + group)
-            self._opened = [
-                self.session.open_topic(topic, of_member=topic in own) for topic in filters
-            ]
-            if own[0] in filters:  # what fails in the end goes there
-                self.session.open_topic(own[1], of_member=True)
+            self._opened = self._open(filters, again=bool(of_store))
         except BaseException:
             self.session.close()
             raise
@@ -66,6 +62,22 @@ class Attachment:
         self._nothing = MessageBatch(_NOTHING, 0, {}, {})
         self._queues: dict[int, MessageQueue] = {}
         self._attempts: dict[int, Sequence[Attempts]] = {}
+
+    def _open(self, topics: Collection[str], *, again: bool) -> list[wire.TopicOpened]:
+        """What is subscribed. `again`: a topic that was deleted since is not made anew by that.
+
+        Nor does it stop the others: it has nothing for its consumers until somebody makes it again.
+        """
+        retry, dead = RETRY_PREFIX + self.group, DLQ_PREFIX + self.group
+        opened = [
+            self.session.open_topic(topic, of_member=True)
+            if topic in (retry, dead)
+            else self.session.open_topic(topic, was_open=again)
+            for topic in topics
+        ]
+        if retry in topics:  # what fails in the end goes there
+            self.session.open_topic(dead, of_member=True)
+        return opened
 
     def join(
         self,

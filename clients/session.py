@@ -207,16 +207,18 @@ class Session(Closing, OfOneProcess):
         *,
         create: bool = True,
         of_member: bool = False,
+        was_open: bool = False,
         answer_by: int | None = None,
     ) -> wire.TopicOpened:
-        """A topic's number and queues; asked for once. `of_member` as wire.OpenTopic has it.
+        """A topic's number and queues; asked for once.
 
+        `of_member` and `was_open` as wire.OpenTopic has them.
         Raises TopicNotFound, MessageIllegal, or as `request`.
         """
         known = self._topics.get(name)
         if known is None:
             name = str.__str__(name)  # of a subclass, numpy's for example, there is no encoding
-            asked = wire.OpenTopic(name, create, of_member)
+            asked = wire.OpenTopic(name, create, of_member, was_open)
             known = expect(self.request(asked, answer_by), wire.TopicOpened)
             self._topics[name] = known
         return known

@@ -62,12 +62,15 @@ class OpenTopic(Frame, frozen=True):
     """Asks for a topic's number; `create` lets the broker make it by its settings.
 
     With `of_member` the session is about to join the group whose retry or dead-letter topic it is:
-    the topic is made though nobody knows the group yet.
+    the topic is made though nobody knows the group yet. With `was_open` the client had it open in
+    a session before: a topic that was deleted since is opened as that session would still have it,
+    hidden until somebody makes it again.
     """
 
     name: Name
     create: bool = True
     of_member: bool = False
+    was_open: bool = False
 
 
 class CreateTopic(Frame, frozen=True):

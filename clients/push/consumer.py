@@ -134,6 +134,7 @@ class PushConsumer(OfOneProcess):
         self._threads.clear()
         self._handoff = self._new_handoff()
         self._close_offsets()
+        self._store_id = ""
         self._pid = 0
 
     def _new_handoff(self) -> Handoff:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.control import look_at
 from gantrymq.clients.message import ReceivedMessage, SendReceipt
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.push.messagemodel import MessageModel
 from gantrymq.shm import wire
 from gantrymq.shm.errors import MessageIllegal, TopicNotFound
 from gantrymq.temporary import Broker
@@ -37,6 +41,11 @@ def is_there(broker: Broker, name: str) -> bool:
     except TopicNotFound:
         return False
     return True
+
+
+def is_member(broker: Broker, group: str) -> bool:
+    with look_at(broker.home) as control:
+        return bool(control.request(wire.ShowMembers(group), wire.Members).members)
 
 
 def kill(broker: Broker) -> None:
@@ -95,6 +104,91 @@ def test_what_waits_for_a_deleted_topic_is_refused_by_its_name() -> None:
             assert kept.result(PATIENCE_S).message_queue.topic == "keep"
             with pytest.raises(MessageIllegal, match="topic gone does not exist any more"):
                 waiting.result(PATIENCE_S)
+
+
+@contextmanager
+def consumer(broker: Broker, kind: str, topics: list[str]) -> Iterator[Callable[[], list[bytes]]]:
+    """A consumer; a call returns all that it has got by then, or raises what has ended it."""
+    seen: list[bytes] = []
+
+    def take() -> list[bytes]:
+        seen.extend(map(bytes, pull.poll(timeout=0.1).bodies))
+        return seen
+
+    def listener(message: ReceivedMessage) -> None:
+        seen.append(bytes(message.body))
+
+    def look() -> list[bytes]:
+        push.assignment()
+        return seen
+
+    home, since = broker.home, datetime(2001, 1, 1, tzinfo=UTC)
+    if kind == "pull":
+        with PullConsumer("g", topics, home=home, consume_from=FIRST) as pull:
+            yield take
+    elif kind == "pull by time":
+        start = ConsumeFrom.TIMESTAMP
+        with PullConsumer(
+            "g", topics, home=home, consume_from=start, consume_timestamp=since
+        ) as pull:
+            yield take
+    else:
+        model = MessageModel[kind]
+        with PushConsumer(
+            "g", topics, listener, home=home, consume_from=FIRST, model=model
+        ) as push:
+            yield look
+
+
+@mends("S75")
+@pytest.mark.parametrize("auto", [False, True])
+@pytest.mark.parametrize("has_records", [False, True])
+@pytest.mark.parametrize("kind", ["pull", "pull by time", "CLUSTERING", "BROADCASTING"])
+def test_consumers_of_a_deleted_topic_do_not_make_it_again_and_go_on_with_others(
+    kind: str, has_records: bool, auto: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Over any number of starts. Once it is made again they get what is sent to it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with Broker.temporary(auto_create_topic_enable=auto) as broker:
+        make(broker, "gone")
+        make(broker, "keep")
+        with (
+            Producer(broker.home, timeout=PATIENCE_S) as producer,
+            consumer(broker, kind, ["gone", "keep"]) as seen,
+        ):
+            sent = [b"first"]
+            producer.send("gone" if has_records else "keep", b"first")
+            poll_until(lambda: seen() == sent, "the first message has come")
+            delete(broker, "gone")
+            for body in (b"second", b"third"):
+                kill(broker)
+                broker.start()
+                producer.send("keep", body)
+                sent.append(body)
+                poll_until(lambda: seen() == sent, "the other topic goes on")
+                assert not is_there(broker, "gone"), "nobody has sent to it"
+            make(broker, "gone")
+            producer.send("gone", b"last")
+            poll_until(lambda: seen() == [*sent, b"last"], "the topic is followed again")
+
+
+@mends("S75")
+@pytest.mark.parametrize("kind", ["pull", "CLUSTERING"])
+def test_a_consumer_of_nothing_but_a_deleted_topic_waits_for_it(kind: str) -> None:
+    """One that begins then is told that the topic is not there."""
+    with Broker.temporary(auto_create_topic_enable=False) as broker:
+        make(broker, "gone")
+        with consumer(broker, kind, ["gone"]) as seen:
+            delete(broker, "gone")
+            kill(broker)
+            broker.start()
+            poll_until(lambda: seen() or is_member(broker, "g"), "it has attached again")
+            with pytest.raises(TopicNotFound, match="gone"):
+                PullConsumer("h", ["gone"], home=broker.home)
+            make(broker, "gone", 4)
+            with Producer(broker.home, timeout=PATIENCE_S) as producer:
+                producer.send("gone", b"last")
+            poll_until(lambda: seen() == [b"last"], "the topic is followed again")
 
 
 @mends("S67")

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.places import NEW, Place, Places
 from gantrymq.shm import layout
-from gantrymq.shm.errors import Rejected
+from gantrymq.shm.board import TopicSlot
+from gantrymq.shm.errors import MessageIllegal, Rejected, TopicNotFound
+from tests.support.trials import mends
 from tests.unit.test_metadata import make_board, open_metadata
 
 
@@ -78,6 +81,64 @@ def test_who_is_meant_by_somebody_stays(store_dir: Path, how: str) -> None:
     found = board.topic_named("old")
     assert found is not None
     assert (found.slot, found.leaving) == (slot.slot, False)
+
+
+def open_again(metadata: Metadata, name: str) -> TopicSlot:
+    return metadata.plan_open_again(name)()
+
+
+@mends("S75")
+def test_who_comes_back_to_a_deleted_topic_has_its_place_for_as_long_as_it_lives(
+    store_dir: Path,
+) -> None:
+    """Where it has left, another one, which is neither a topic nor on the disk as one."""
+    board = make_board()
+    metadata = open_metadata(store_dir, board)
+    old = metadata.create("old", 2, "written")
+    assert open_again(metadata, "old") == old
+    metadata.delete("old")
+    metadata.begin_leaving(())
+    assert open_again(metadata, "old").slot == old.slot, "it was about to leave"
+    metadata.leave(["old"])
+    assert metadata.begin_leaving({old.slot}) == []
+    metadata.leave(metadata.begin_leaving(()))
+    assert board.topic_named("old") is None
+    for _ in range(3):
+        hidden = open_again(metadata, "old")
+        assert (hidden.slot, hidden.perm, hidden.deleted) == (old.slot, 0, True)
+        with pytest.raises(TopicNotFound):
+            metadata.open("old", create=False)
+        metadata.leave(metadata.begin_leaving(()))
+        assert board.topic_named("old") is None
+    open_again(metadata, "old")
+    assert metadata.create("old", 4, "durable").slot == old.slot
+    assert metadata.begin_leaving(()) == []
+    assert open_again(open_metadata(store_dir, make_board()), "old").perm == 6
+
+
+@mends("S75")
+def test_nobody_comes_back_to_what_can_be_no_topic(store_dir: Path) -> None:
+    metadata = open_metadata(store_dir, make_board())
+    for name, refusal in (("no such name", MessageIllegal), ("SELF_TEST_TOPIC", TopicNotFound)):
+        with pytest.raises(refusal):
+            open_again(metadata, name)
+    metadata.create("full", 60, "written")
+    with pytest.raises(Rejected, match="board_queues_max"):
+        open_again(metadata, "gone")
+
+
+@mends("S75")
+def test_a_place_that_is_kept_takes_none_of_a_topic_that_is_being_made(store_dir: Path) -> None:
+    board = make_board()
+    metadata = open_metadata(store_dir, board)
+    metadata.create("last", 1, "written")
+    metadata.delete("last")
+    made = metadata.plan_create("last", 3, "written")
+    kept = metadata.plan_open_again("gone")
+    metadata.commit()
+    last, gone = made(), kept()
+    assert last.queue_count == 3
+    assert gone.queue_base >= last.queue_base + 3
 
 
 def test_what_could_not_be_written_gives_its_place_back(
