@@ -43,8 +43,6 @@ POLL_MESSAGES: Final = 10_000
 LOOP_MESSAGES: Final = 1024
 #: A loop over messages says at least this often which ones it has begun.
 MARK_NS: Final = 1_000_000
-#: How long calls without a timeout wait for a broker that is gone.
-REATTACH_NS: Final = 60_000_000_000
 _RETRY_S: Final = 0.05
 #: So long a call with a shorter timeout waits for the broker's answers.
 _ANSWER_S: Final = 1.0
@@ -135,7 +133,7 @@ class PullConsumer(OfOneProcess):
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Messages for ever; with `auto_commit` each is passed when the next one is asked for.
 
-        After `break` another loop goes on with the message behind. So does a `poll` or another loop
+        A broker that is away is waited for. After `break` another loop goes on with the message behind. So does a `poll` or another loop
         inside this one, and then this one behind theirs. A body that cannot be unpacked raises
         Corrupt; another loop goes on behind it, too.
         """
@@ -353,13 +351,12 @@ class PullConsumer(OfOneProcess):
 
     def _collect(self, rows: int, mode: int, timeout: float) -> MessageBatch:
         """Fetch; if nothing is there, wait. Attaches again if the broker has gone."""
-        gone_since = deadline_ns = 0
+        deadline_ns = 0
         if self._selector is not None:
             self._selector.clear()
         while True:
             try:
                 attachment = self._attachment or self._attach_again(mode, timeout)
-                gone_since = 0
                 attachment.begin()
                 self._fetched = attachment
                 batch = attachment.take(rows, mode)
@@ -377,8 +374,7 @@ class PullConsumer(OfOneProcess):
                 self._require_open()
                 self._lose()
                 deadline_ns = deadline_ns or deadline_after(timeout)
-                gone_since = gone_since or now_ns()
-                if now_ns() >= min(deadline_ns, gone_since + REATTACH_NS):
+                if now_ns() >= deadline_ns:
                     raise
                 pause(_RETRY_S)
             except (Evicted, GroupIllegal):

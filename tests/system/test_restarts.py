@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gantrymq.clients import consumer as pull_consumer
 from gantrymq.clients.attachment import Attachment
 from gantrymq.clients.batch import MessageBatch
 from gantrymq.clients.consumer import PullConsumer
@@ -15,7 +18,7 @@ from gantrymq.clients.push import dispatcher
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.push.member import PushMember
 from gantrymq.clients.push.messagemodel import MessageModel
-from gantrymq.clients.session import Session
+from gantrymq.clients.session import Session, now_ns
 from gantrymq.shm.errors import BrokerGone, DiskFull, Evicted, GantryError, GroupIllegal
 from gantrymq.temporary import Broker
 from tests.support.push import FIRST, PATIENCE_S, Seen, left_over, send
@@ -71,6 +74,42 @@ def test_a_restart_takes_no_commit_away_untold(unique_name: str) -> None:
                 assert one.lost_commits == 1
                 assert len(other.poll(timeout=PATIENCE_S)) == 10
         assert left_over(broker, "h", unique_name) == 0
+
+
+WAITS: dict[str, Callable[[PullConsumer], bytes]] = {
+    "poll, for ever": lambda c: bytes(c.poll(timeout=math.inf).bodies[0]),
+    "poll, for days": lambda c: bytes(c.poll(timeout=9 * 86_400).bodies[0]),
+    "poll, the consumer's own": lambda c: bytes(c.poll().bodies[0]),
+    "loop": lambda c: bytes(next(iter(c)).body),
+}
+
+
+@mends("S76")
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_broker_that_is_away_for_long_is_waited_for_as_long_as_the_caller_wishes(
+    wait: str, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away_ns = 0
+
+    def pause(_seconds: float) -> None:
+        nonlocal away_ns
+        away_ns += 3600 * 10**9
+        if away_ns == 5 * 3600 * 10**9:
+            broker.start()
+            send(broker, unique_name, range(1))
+
+    with (
+        Broker.temporary() as broker,
+        PullConsumer(
+            "g", [unique_name], home=broker.home, consume_from=FIRST, timeout=math.inf
+        ) as consumer,
+    ):
+        broker.process.kill()
+        broker.process.wait()
+        monkeypatch.setattr(pull_consumer, "pause", pause)
+        monkeypatch.setattr(pull_consumer, "now_ns", lambda: now_ns() + away_ns)
+        assert WAITS[wait](consumer) == b"0"
+        assert away_ns == 5 * 3600 * 10**9
 
 
 def test_a_session_that_ends_within_a_poll_passes_nothing_unseen(
