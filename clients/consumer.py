@@ -133,9 +133,9 @@ class PullConsumer(OfOneProcess):
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Messages for ever; with `auto_commit` each is passed when the next one is asked for.
 
-        A broker that is away is waited for. After `break` another loop goes on with the message behind. So does a `poll` or another loop
-        inside this one, and then this one behind theirs. A body that cannot be unpacked raises
-        Corrupt; another loop goes on behind it, too.
+        A broker that is away is waited for. After `break` another loop goes on with the message
+        behind. So does a `poll` or another loop inside this one, and then this one behind theirs. A
+        body that cannot be unpacked raises Corrupt; another loop goes on behind it, too.
         """
         # Also what an earlier loop was left at: nothing may come behind that for long.
         mode = poll.PASS if self.auto_commit else 0

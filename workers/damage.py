@@ -1,4 +1,8 @@
-"""Records that an agent needs and cannot read: the broker's log names each of them once."""
+"""Records that an agent needs and cannot read: the broker's log names each of them once.
+
+Of very many it names the first and says that there are more: an agent may meet them at each step,
+and at each request of a client, and what it has named it has to keep in mind.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from gantrymq.workers.session import SessionTable
 
-#: Positions that are remembered as named; beyond these, some may be named again.
+#: So many records are named in an agent's life.
 NAMED_MAX: Final = 1024
 
 
@@ -17,12 +21,15 @@ class Damage:
     def __init__(self, table: SessionTable) -> None:
         self._table = table
         self._named: set[int] = set()
+        self._has_told_of_more = False
 
     def name(self, position: int) -> None:
         """Tell that the record at a log position cannot be read."""
-        if position in self._named:
+        if position in self._named or self._has_told_of_more:
             return
-        if len(self._named) >= NAMED_MAX:
-            self._named.clear()
-        self._named.add(position)
-        self._table.note("error", "record_damaged", position=position)
+        if len(self._named) < NAMED_MAX:
+            self._named.add(position)
+            self._table.note("error", "record_damaged", position=position)
+        else:
+            self._has_told_of_more = True
+            self._table.note("error", "more_records_damaged", named=NAMED_MAX)
