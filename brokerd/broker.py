@@ -6,6 +6,7 @@ and nobody can attach before all of it is done.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from gantrymq.brokerd.epoch import Life
 from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.sessions import Sessions
-from gantrymq.brokerd.storelost import require_alone
-from gantrymq.clients.home import board_file, read_board_file, run_of, store_of
+from gantrymq.brokerd.storelost import is_locked_by, require_alone
+from gantrymq.clients.home import board_file, run_of, store_of
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board, unlink_board
@@ -79,9 +80,17 @@ class Broker:
         finally:
             # After a failure the next start scans from the checkpoint as after a power cut.
             unlink_board(self.board.name)
-            if read_board_file(self.home).get("board") == self.board.name:
-                board_file(self.home).unlink(missing_ok=True)
+            self._withdraw()
             os.close(self.lock_descriptor)
+
+    def _withdraw(self) -> None:
+        """Take back what names the board, unless the store was moved away from under this broker.
+
+        Then the one that has the store in its place may name its own board at any moment.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if is_locked_by(store_of(self.home), self.lock_descriptor):
+                board_file(self.home).unlink(missing_ok=True)
 
     def _say_clean(self) -> None:
         storage, durable = self.env.storage, self.board.word(layout.BOARD_DURABLE)

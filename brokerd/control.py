@@ -125,13 +125,14 @@ class ControlServer:
     def stop_listening(self) -> None:
         """Accept no more; connections stay."""
         if self._listener is not None:
+            path = run_of(self._home) / SOCKET_NAME
+            with suppress(FileNotFoundError):
+                # Not that of another broker, which comes only where this one is heard no more.
+                if path.stat().st_ino == self._inode:
+                    path.unlink()
             self.reactor.forget(self._listener.fileno())
             self._listener.close()
             self._listener = None
-            path = run_of(self._home) / SOCKET_NAME
-            with suppress(FileNotFoundError):
-                if path.stat().st_ino == self._inode:  # not that of another broker
-                    path.unlink()
 
     def close(self) -> None:
         """End every connection."""

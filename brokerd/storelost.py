@@ -34,17 +34,21 @@ class StoreWatch:
             return ""
         self._next_ns = now_ns + _LOOK_NS
         try:
-            found = os.stat(self._store / LOCK_NAME)
+            if is_locked_by(self._store, self._lock):
+                return ""
         except FileNotFoundError:
             return f"{self._store} was moved or removed under its broker: stop a broker first"
         except OSError:  # what it means is found by whoever reads or writes
-            return ""
-        if os.path.samestat(found, os.fstat(self._lock)):
             return ""
         return (
             f"{self._store} is not the store that this broker has locked: another one was put in"
             " its place. Stop a broker before its store is replaced; nothing more is written there"
         )
+
+
+def is_locked_by(store: Path, descriptor: int) -> bool:
+    """Whether the store at that path is the one whose lock this is. Raises OSError."""
+    return os.path.samestat(os.stat(store / LOCK_NAME), os.fstat(descriptor))
 
 
 def require_alone(home: Path, timeout_s: float, alive: Callable[[], bool]) -> None:

@@ -73,10 +73,12 @@ class Watched:
             return
         with link.lock:
             wanted = self._syncing[0][0] if self._syncing else 0
-            coming = bool(self._coming)
         try:
             link.await_news(
-                self._has_ready, wanted, completions=coming, deadline=link.deadline(None)
+                self._has_ready,
+                wanted,
+                completions=lambda: bool(self._coming),
+                deadline=link.deadline(None),
             )
         except (Timeout, BrokerGone):
             link.require_open()

@@ -231,19 +231,25 @@ class WriterLink:
                 )
 
     def await_news(
-        self, ready: Callable[[], bool], wanted: int, *, completions: bool, deadline: int
+        self,
+        ready: Callable[[], bool],
+        wanted: int,
+        *,
+        completions: Callable[[], bool],
+        deadline: int,
     ) -> None:
-        """Sleep until `ready`; woken for `completions`, and if the log is durable up to `wanted`.
+        """Sleep until `ready`; woken if the log is durable up to `wanted`, and for completions.
 
-        0: no position is waited for. Raises what a session raises.
+        For those only where `completions` says so at a look: another thread may send meanwhile, and
+        rings. `wanted` 0: no position is waited for. Raises what a session raises.
         """
 
         def has_news() -> bool:
             if wanted:
                 ring.publish(self.session.arena, layout.ARENA_DURABLE_WANTED, wanted)
-            return ready() or (completions and not self.lane.arm_completed())
+            return ready() or (completions() and not self.lane.arm_completed())
 
-        if not (completions and self.lane.spin_completed(limits.SPIN_ROUNDS)):
+        if not (completions() and self.lane.spin_completed(limits.SPIN_ROUNDS)):
             self._sleep_armed(deadline, has_news)
 
     def _spin(self, receipt: Pending[Any]) -> bool:

@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 DIRECTIONS: Sequence[Sequence[str]] = ((), ("--backwards",), ("--backwards",))
 #: pytest's exit codes: all passed; no test was selected by the arguments.
 FINE = (0, 5)
+#: What a run has written before its end is read by then; a process that it left behind may keep
+#: its pipe open for ever.
+DRAIN_S = 10.0
 
 
 class Run:
@@ -34,7 +37,7 @@ class Run:
         self.held: list[str] = []
         command = [sys.executable, "-m", "pytest", "-p", "tests.support.sharing", *arguments]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        self._reader = threading.Thread(target=self._read)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
@@ -49,9 +52,12 @@ class Run:
 
     def wait(self) -> int:
         """Wait for its end, and let it say what was held back; its exit code."""
-        self._reader.join()
+        code = self._process.wait()
+        self._reader.join(DRAIN_S)
         print("".join(self.held), flush=True)
-        return self._process.wait()
+        if code not in FINE and not self.held:
+            print(f"A run ended with {code} amid a test; if one hung, its stacks are above.")
+        return code
 
 
 def times_in(folder: Path) -> Times:

@@ -102,7 +102,8 @@ class _Nursery:
         return int.from_bytes(answer, "little")
 
     def close(self) -> None:
-        """It ends when nobody can call it."""
+        """It ends when nobody can call it, though forks of this process may hold the channel."""
+        self._channel.shutdown(socket.SHUT_RDWR)
         self._channel.close()
         self._process.wait()
 

@@ -55,6 +55,7 @@ _CLONE_PARENT: Final = 0x00008000
 _CLONE_CHILD_CLEARTID: Final = 0x00200000
 _CLONE_CHILD_SETTID: Final = 0x01000000
 _PR_GET_TID_ADDRESS: Final = 40
+_PR_SET_PDEATHSIG: Final = 1
 _SYS_CLONE: Final = {"x86_64": 56, "aarch64": 220}
 
 
@@ -150,6 +151,7 @@ def _become(call: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     for number, descriptor in enumerate(high):
         os.dup2(descriptor, number)
     os.closerange(len(high), os.sysconf("SC_OPEN_MAX"))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # pytest may be killed
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(call["folder"])
     os.umask(call["umask"])

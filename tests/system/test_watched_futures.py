@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.clients.producer import Producer
+from gantrymq.shm import layout
 from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import Closed, QueueFull, Timeout
 from gantrymq.temporary import Broker
@@ -76,7 +77,14 @@ def _tell(told: queue.SimpleQueue[str], name: str, _future: object) -> None:
     told.put(name)
 
 
-def test_a_future_that_waits_for_the_disk_delays_no_other(tmp_path: Path) -> None:
+def _waits_for_disk(producer: Producer) -> bool:
+    arena, at = producer._link.session.arena, layout.ARENA_DURABLE_WANTED
+    return bool(arena[at : at + 8].any())
+
+
+@mends("S78")
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_future_that_waits_for_the_disk_delays_no_other(tmp_path: Path, apart: bool) -> None:
     """Each callback comes as soon as its own message is safe enough, in whatever order."""
     broker = ServingBroker(tmp_path / "home").wait_until_ready()
     flusher = broker.pid_of(Role.FLUSHER)
@@ -87,7 +95,10 @@ def test_a_future_that_waits_for_the_disk_delays_no_other(tmp_path: Path) -> Non
         for name in ("durable", "written"):
             future = producer.send_async("t", b"x", durability=name)
             future.add_done_callback(partial(_tell, told, name))
+            if apart and name == "durable":
+                poll_until(lambda: _waits_for_disk(producer), "the first is written")
         assert told.get(timeout=PATIENCE_S) == "written"
+        assert broker.pid_of(Role.FLUSHER) == flusher  # nobody has replaced it meanwhile
         os.kill(flusher, signal.SIGCONT)
         assert told.get(timeout=PATIENCE_S) == "durable"
         later = producer.send_async("t", b"x")

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq.clients.home import run_of
+from gantrymq.clients.home import SOCKET_NAME, run_of
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import check_header, map_arena, plan_arena
 from tests.support.door import Door, descriptors, error_of, opened
+from tests.support.trials import mends
 
 
 @pytest.fixture
@@ -43,6 +44,24 @@ def test_attaching_gives_memory_of_ones_own(door: Door) -> None:
             os.close(descriptor)
         assert door.sessions() == 1
     assert door.sessions() == 0
+
+
+@mends("S79")
+def test_the_socket_of_who_comes_when_it_is_heard_no_more_stays(door: Door) -> None:
+    """Its file may have the same number: that of the one that is gone is free again."""
+    server, path = door.server, run_of(door.home) / SOCKET_NAME
+    listener = server._listener
+    assert listener is not None
+
+    class Followed(socket.socket):
+        def close(self) -> None:
+            super().close()
+            path.write_text("another broker's")
+            server._inode = path.stat().st_ino
+
+    server._listener = Followed(fileno=listener.detach())
+    server.stop_listening()
+    assert path.read_text() == "another broker's"
 
 
 def test_a_session_ends_with_its_connection_and_gives_back_all(door: Door) -> None:
