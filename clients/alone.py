@@ -22,6 +22,10 @@ class Alone:
     This one is where a signal handler or a finalizer runs amid a call of its thread. In a forked
     child all calls raise Closed. A signal handler that raises may end a call at any place, also
     before or behind the body of its `with`: nobody is held up by such a call.
+
+    Who hands something out lets go by `del holder[0]` instead, between `enter` and `return`: behind
+    the end of a `with` CPython looks for signals once more, and what one raises there takes what is
+    to be returned with it.
     """
 
     def __init__(self, what: str, require_open: Callable[[], None]) -> None:
@@ -30,11 +34,9 @@ class Alone:
         self._require_open = require_open
         # Under 0 the frame whose `with` holds it. `setdefault` takes and notes it in one step, and
         # no signal handler comes between: a lock whose owner is noted later would stay held.
-        self._holder: dict[int, FrameType] = {}
+        self.holder: dict[int, FrameType] = {}
         self._sweeping = threading.Lock()
         self._pid = os.getpid()
-        #: A call was ended by an exception since this was taken down; its result came to nobody.
-        self.was_broken = False
 
     def require_own(self) -> None:
         """Raise Closed in a forked child: the parent may have been in the middle of a call."""
@@ -46,34 +48,41 @@ class Alone:
     @property
     def is_interrupted(self) -> bool:
         """Whether this is amid a call of this thread's, as a signal handler is."""
-        holder = self._holder.get(0)
+        holder = self.holder.get(0)
         return holder is not None and _runs(holder, sys._getframe())
 
     def __enter__(self) -> None:
+        self._hold(sys._getframe(1))
+
+    def __exit__(self, *_error: object) -> None:
+        self.leave()
+
+    def enter(self) -> None:
+        """Hold the call of whoever calls this."""
+        self._hold(sys._getframe(1))
+
+    def leave(self) -> None:
+        """Let go."""
+        del self.holder[0]
+
+    def _hold(self, frame: FrameType) -> None:
         self.require_own()
-        frame = sys._getframe(1)
-        while (holder := self._holder.setdefault(0, frame)) is not frame:
+        while (holder := self.holder.setdefault(0, frame)) is not frame:
             if not self._sweep(holder):
                 self._refuse(holder)
         try:
             self._require_open()
         except BaseException:
-            del self._holder[0]
+            del self.holder[0]
             raise
-
-    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        if kind is not None:
-            self.was_broken = True
-        del self._holder[0]  # last, and no call: an exception behind it would go unnoticed
 
     def _sweep(self, holder: FrameType) -> bool:
         """Let go for a call that is over; False if it is not."""
         if any(_runs(holder, newest) for newest in sys._current_frames().values()):
             return False
         with self._sweeping:  # another thread may have done so, and hold it by now
-            if self._holder.get(0) is holder:
-                self.was_broken = True
-                del self._holder[0]
+            if self.holder.get(0) is holder:
+                del self.holder[0]
         return True
 
     def _refuse(self, holder: FrameType) -> None:
@@ -96,7 +105,7 @@ class Alone:
         """
         if self._pid != os.getpid():
             return
-        while (holder := self._holder.get(0)) is not None:
+        while (holder := self.holder.get(0)) is not None:
             if _runs(holder, sys._getframe()) or self._sweep(holder):
                 return
             wake()

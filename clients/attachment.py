@@ -161,7 +161,8 @@ class Attachment:
         self.member.release_finished()
 
     def report(self) -> None:
-        """Tell what is passed and what is begun."""
+        """Tell what is passed and what is begun. Raises what `take` does of the session."""
+        self._look()
         self.member.report()
 
     def report_untabled(self) -> None:
@@ -178,8 +179,7 @@ class Attachment:
 
     def take(self, rows: int, mode: int) -> MessageBatch:
         """What is there, up to so many messages; `mode` as poll.MODE. Raises Corrupt, ..."""
-        if not self.session.is_live:
-            self.session.check()
+        self._look()
         member = self.member
         count = self._fetcher.poll(rows, mode, restless=member.is_restless)
         if count == poll.ATTEND:
@@ -189,6 +189,12 @@ class Attachment:
         if not count:
             return self._nothing
         return MessageBatch(self._fetcher.columns, count, self._queues, self._attempts)
+
+    def _look(self) -> None:
+        """Now and then look whether the session goes on: who never waits hears of nothing."""
+        session = self.session
+        if now_ns() >= session.look_due or not session.is_live:
+            session.look_at_times()
 
     def _refresh(self) -> None:
         """After leases have come or gone: what to fetch from, and what to be woken for."""

@@ -100,7 +100,7 @@ class PullConsumer(OfOneProcess):
         self._selector: Selector | None = None  # once somebody has asked for a descriptor
         #: Queues, each with its generation, of which a loop holds rows that it has not handed out.
         self._ahead: dict[int, tuple[Assigned, int]] = {}
-        #: Where the call in progress, or the last one, has fetched.
+        #: Where a call has fetched what has not come to its caller.
         self._fetched: Attachment | None = None
         self._chosen: list[MessageQueue] | None = None
         self._paused: dict[MessageQueue, int] = {}  # as the member's; outlives the broker
@@ -121,13 +121,20 @@ class PullConsumer(OfOneProcess):
         max_messages = min(max_messages, MESSAGES_MAX)
         timeout = self._timeout_s if timeout is None else timeout
         mode = poll.HAND_OUT | poll.PASS if self.auto_commit else poll.HAND_OUT
-        with self._alone:
+        self._alone.enter()
+        try:
             self._begin()
             self._take_back()
             batch = self._collect(max_messages, mode, timeout)
             if self._selector is not None and not len(batch):
                 self._guarded(Attachment.arm_for_select)
                 self._live()  # who sleeps on a descriptor of before would not be woken
+        except BaseException:
+            self._alone.leave()
+            raise
+        # No call from here on: what a signal handler raises comes before all of this or behind.
+        self._fetched = None
+        del self._alone.holder[0]
         return batch
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -145,7 +152,7 @@ class PullConsumer(OfOneProcess):
                 self._take_back()
                 batch = self._collect(LOOP_MESSAGES, mode, math.inf)
                 fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
-                self._ahead = fetched
+                self._ahead, self._fetched = fetched, None
             try:
                 yield from self._loop_over(batch, fetched)
             finally:
@@ -154,11 +161,9 @@ class PullConsumer(OfOneProcess):
 
     def _begin(self) -> None:
         """At the start of each call: what one that was broken off has fetched is fetched again."""
-        if self._alone.was_broken:
-            if self._fetched is not None:
-                self._fetched.put_back()
-            self._alone.was_broken = False
-        self._fetched = None
+        if self._fetched is not None:
+            self._fetched.put_back()
+            self._fetched = None
 
     def _take_back(self) -> None:
         """What a loop has fetched and not handed out is fetched again, by whoever is next.
@@ -180,12 +185,12 @@ class PullConsumer(OfOneProcess):
         for row in range(len(batch)):
             if row >= pace.marked:
                 for ahead in range(row, pace.mark(row, len(batch))):
-                    begun, generation = fetched[numbers[ahead]]
-                    if self._holds(begun, generation):
-                        begun.begun = max(begun.begun, offsets[ahead] + 1)
+                    self._mark_begun(fetched[numbers[ahead]], offsets[ahead])
                 self._guarded(Attachment.report)
-            if self._attachment is None or self._member.is_notified():
+            if self._member.is_notified():
                 self._guarded(Attachment.attend)
+            if self._attachment is None:
+                return  # the group may have given the rest to others by now
             assigned, generation = fetched[numbers[row]]
             if self._holds(assigned, generation):
                 try:
@@ -198,6 +203,11 @@ class PullConsumer(OfOneProcess):
                 yield message
                 self._pass(assigned, generation)
         self._pass_kept_away(fetched)
+
+    def _mark_begun(self, fetched: tuple[Assigned, int], offset: int) -> None:
+        begun, generation = fetched
+        if self._holds(begun, generation):
+            begun.begun = max(begun.begun, offset + 1)
 
     def _pass_kept_away(self, fetched: dict[int, tuple[Assigned, int]]) -> None:
         """What a filter has kept away behind the last row of a queue."""
@@ -500,10 +510,16 @@ class PullConsumer(OfOneProcess):
             self._leave(self._answer_by())
         except (Unavailable, Closed):
             pass  # the broker, or the parent's session in a forked child, is gone: nothing to leave
-        finally:
-            self._lose()
-            if self._selector is not None:
-                self._selector.close()
+        except GantryError:
+            self._give_back()
+            raise
+        # Not after what a signal handler raises: the next `close` passes what was handed out.
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self._lose()
+        if self._selector is not None:
+            self._selector.close()
 
     def _leave(self, answer_by: int) -> None:
         """Commit and leave. A session that is over may have a successor, if there is what for."""

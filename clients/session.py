@@ -136,7 +136,7 @@ class Session(Closing, OfOneProcess):
         self._turn = threading.RLock()  # for a moment: whose turn it is to sleep
         self._beside: deque[SimpleQueue[None]] = deque()  # of threads that await a sleep's end
         self._poller = 0  # the thread that sleeps on the descriptors, or was broken off there
-        self._look_due = 0
+        self.look_due = 0
         self._turns = 0  # how many sleeps on the descriptors have ended
         self._control = ControlChannel(self.home, _answer_s(answer_by))
         try:
@@ -427,10 +427,10 @@ class Session(Closing, OfOneProcess):
         A broker that was killed can write nothing onto its board: its socket tells.
         """
         now = now_ns()
-        if now < self._look_due:
+        if now < self.look_due:
             self.check()
             return False
-        self._look_due = now + _LOOK_AGAIN_NS
+        self.look_due = now + _LOOK_AGAIN_NS
         self.look()
         return True
 

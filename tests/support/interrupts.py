@@ -14,7 +14,8 @@ from typing import Any, Final, Self
 from tests.support.tree import ROOT
 
 #: CPython looks for signals as a function begins, behind a call of what is no Python function, and
-#: as a loop goes back. So an exception comes nowhere else.
+#: as a loop goes back. So an exception comes nowhere else. The `__exit__` of a `with` is a bound
+#: method there, which is no function.
 _LOOKS: Final = frozenset(
     number
     for name, number in dis.opmap.items()
@@ -28,6 +29,22 @@ LOCKING: Final = (
     r"Turn\.|Condition\.|_GeneratorContextManager\.|Session\._(sleep|tell|await)|_take$|_await$"
     r"|WriterLink\._(unlocked|replace|try_to_replace)|Pending\._tell"
 )
+
+
+@cache
+def _exits(code: CodeType) -> frozenset[int]:
+    """Where a `with` calls its `__exit__`, as its body ends by itself."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "PRECALL"]
+    return frozenset(
+        step.offset
+        for number, step in enumerate(steps)
+        if step.opname == "CALL"
+        and all(_is_none(one) for one in steps[max(0, number - 3) : number])
+    )
+
+
+def _is_none(step: dis.Instruction) -> bool:
+    return step.opname == "LOAD_CONST" and step.argval is None
 
 
 def _is_look(frame: FrameType, last: int) -> bool:
@@ -70,6 +87,7 @@ class Interrupt:
         self._left = number
         self._within = re.compile(within)
         self._last: tuple[FrameType, int] | None = None
+        self._leaving: list[FrameType] = []  # that call an `__exit__`
         self.was_hit = False
         self.place = ""
 
@@ -84,12 +102,21 @@ class Interrupt:
             frame.f_trace_opcodes = True
             self._come(frame)
         elif event == "opcode":
-            if last is not None and last[0] is frame and _is_look(frame, last[1]):
+            if self._is_behind_look(frame, last):
                 self._come(frame)
             self._last = frame, frame.f_lasti
+            if frame.f_lasti in _exits(code):
+                self._leaving.append(frame)
         elif event == "line":  # comes between two opcodes
             self._last = last
         return self._trace
+
+    def _is_behind_look(self, frame: FrameType, last: tuple[FrameType, int] | None) -> bool:
+        """`last` is the instruction before, if that was no other function's."""
+        if self._leaving and self._leaving[-1] is frame:
+            self._leaving.pop()
+            return True
+        return last is not None and last[0] is frame and _is_look(frame, last[1])
 
     def _come(self, frame: FrameType) -> None:
         self._left -= 1
@@ -111,4 +138,5 @@ class Interrupt:
     ) -> bool:
         sys.settrace(self._before)
         self._last = None
+        self._leaving.clear()
         return kind is Interrupted

@@ -37,7 +37,7 @@ send(b"first")
 producer.flush()
 print("there", flush=True)
 sys.stdin.readline()
-producer._link.session._look_due = 1 << 62
+producer._link.session.look_due = 1 << 62
 if producer._link.fast is not None:
     producer._link.fast.note_look()
 for number in range(3):
@@ -56,7 +56,7 @@ def kill(broker: Broker) -> None:
 def let_time_pass(producer: Producer) -> None:
     """It has looked at the connection longer ago than it trusts in."""
     link = producer._link
-    link.session._look_due = 0
+    link.session.look_due = 0
     if link.fast is not None:
         link.fast.state[fastput.LOOKED] = 0
 

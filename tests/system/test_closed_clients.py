@@ -175,7 +175,7 @@ def test_a_pull_consumer_in_use_says_what_the_rule_is(broker: Broker, topic: str
 
         taking = threading.Thread(target=take)
         taking.start()
-        poll_until(lambda: bool(consumer._alone._holder), "the other thread polls")
+        poll_until(lambda: bool(consumer._alone.holder), "the other thread polls")
         calls = {**CALLS[PullConsumer], "position": (MessageQueue(topic, 0),)}
         for name in calls.keys() - {"__enter__", "__iter__", "assignment"}:
             with pytest.raises(Rejected, match="one thread at a time"):
@@ -201,7 +201,7 @@ def test_another_thread_may_close_a_consumer_that_polls(broker: Broker, topic: s
 
     taking = threading.Thread(target=take)
     taking.start()
-    poll_until(lambda: bool(consumer._alone._holder), "the other thread polls")
+    poll_until(lambda: bool(consumer._alone.holder), "the other thread polls")
     consumer.close()
     taking.join(PATIENCE_S)
     assert [type(error) for error in ended] == [Closed]

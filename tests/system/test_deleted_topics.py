@@ -95,7 +95,7 @@ def test_what_waits_for_a_deleted_topic_is_refused_by_its_name() -> None:
             delete(broker, "gone")
             kill(broker)
             # Into the ring of the broker that is dead, as if nobody had missed it yet.
-            producer._link.session._look_due = 1 << 62
+            producer._link.session.look_due = 1 << 62
             if producer._link.fast is not None:
                 producer._link.fast.note_look()
             waiting = producer.send_async("gone", b"y", tag="a")
@@ -243,7 +243,7 @@ def test_a_topic_made_again_is_sent_to_as_it_is_now() -> None:
             delete(broker, "t")
             make(broker, "t", 4, level)
             for name, send in SENDS.items():
-                producer._link.session._look_due = 1 << 62
+                producer._link.session.look_due = 1 << 62
                 assert send(producer).durability == level, name
         with Producer(broker.home) as fresh:
             for number in range(20):
@@ -273,7 +273,7 @@ def test_a_send_to_a_topic_that_is_new_waits_for_the_next_broker() -> None:
         make(broker, "new")
         producer.send("known", b"1")
         kill(broker)
-        producer._link.session._look_due = 1 << 62  # it has looked at the connection just now
+        producer._link.session.look_due = 1 << 62  # it has looked at the connection just now
         broker.start()
         assert producer.send("new", b"2").queue_offset == 0
         assert producer.send_async("known", b"2").result(PATIENCE_S).queue_offset == 1

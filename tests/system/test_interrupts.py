@@ -6,6 +6,7 @@ Each call is interrupted at the n-th place where a signal may come, for one n af
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -37,18 +38,26 @@ FINALIZED: Final = pytest.mark.filterwarnings(
 
 
 def interrupt_each(scene: Callable[[Interrupt], None], within: str = "", step: int = STEP) -> None:
-    """Play a scene with an interruption at one place after the other, until there is none left."""
-    number, was_hit = 0, True
-    while was_hit:
+    """Play a scene with an interruption at one place after the other, until there is none left.
+
+    At the first, and from one by chance on; a failure says which it was.
+    """
+    number, hits = 0, 0
+    while True:
         interrupt = Interrupt(number, within)
         try:
             scene(interrupt)
         except BaseException as error:
             error.add_note(f"interrupted at place {number}, {interrupt.place}")
             raise
-        was_hit = interrupt.was_hit
-        number += step if step == 1 else max(step, number // 3)
-    assert number > step, "nothing is interrupted"
+        if not interrupt.was_hit:
+            break
+        hits += 1
+        if not number:
+            number = random.randint(1, step)
+        else:
+            number += step if step == 1 else max(step, number // 3)
+    assert hits, "nothing is interrupted"
 
 
 class Reader:
@@ -121,12 +130,43 @@ def reader(request: pytest.FixtureRequest, broker: Broker, topic: str) -> Iterat
     reader.close()
 
 
-@mends("S41")
+@mends("S41", "S81")
 def test_polls(reader: Reader) -> None:
     def scene(interrupt: Interrupt) -> None:
         reader.send_seen()
         reader.poll(interrupt)
         reader.require_all()
+
+    interrupt_each(scene)
+
+
+@mends("S82")
+@FINALIZED
+@pytest.mark.parametrize("name", ["poll", "commit", "position", "pause", "close"])
+def test_what_a_call_has_returned_does_not_come_again_for_a_later_one(
+    reader: Reader, name: str
+) -> None:
+    """Neither here nor at who has the queues next, wherever that one is interrupted."""
+    calls: dict[str, Callable[[], object]] = {
+        "poll": lambda: reader.consumer.poll(timeout=0),
+        "commit": lambda: reader.consumer.commit(),  # noqa: PLW0108 - it may be another one later
+        "position": lambda: reader.consumer.position(MessageQueue(reader.topic, 0)),
+        "pause": lambda: reader.consumer.pause([]),
+        "close": lambda: reader.consumer.close(),  # noqa: PLW0108
+    }
+
+    def scene(interrupt: Interrupt) -> None:
+        reader.send_seen()
+        reader.require_all()
+        with interrupt:
+            calls[name]()
+        if name == "close":
+            reader.consumer.close()
+            reader.consumer = reader.join()
+            if not reader.auto_commit:
+                return  # nobody has passed them
+        again = reader.consumer.poll(timeout=0)
+        assert not len(again), again.queue_offsets
 
     interrupt_each(scene)
 

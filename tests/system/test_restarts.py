@@ -25,6 +25,9 @@ from tests.support.push import FIRST, PATIENCE_S, Seen, left_over, send
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
+#: Messages that are taken one by one: less than a loop fetches at a time.
+POLLS = 100
+
 
 def end(session: Session, error: GantryError) -> None:
     """Let a session be over at its owner's next look; the broker goes on."""
@@ -74,6 +77,32 @@ def test_a_restart_takes_no_commit_away_untold(unique_name: str) -> None:
                 assert one.lost_commits == 1
                 assert len(other.poll(timeout=PATIENCE_S)) == 10
         assert left_over(broker, "h", unique_name) == 0
+
+
+@mends("S86")
+@pytest.mark.parametrize("loops", [False, True])
+def test_who_never_waits_finds_the_next_broker(unique_name: str, loops: bool) -> None:
+    """However much there is to read in the log of the one that it knows."""
+    count = 5_000
+    with Broker.temporary() as broker:
+        send(broker, unique_name, range(count), queue_id=0)
+        with PullConsumer("g", [unique_name], home=broker.home, consume_from=FIRST) as consumer:
+            messages = iter(consumer)
+
+            def take_one() -> int:
+                if loops:
+                    return next(messages).queue_offset
+                return int(consumer.poll(1, timeout=PATIENCE_S).queue_offsets[0])
+
+            assert take_one() == 0
+            before = consumer._member.session
+            broker.process.kill()
+            broker.process.wait()
+            broker.start()
+            before.look_due = 0  # a moment later
+            taken = [take_one() for _ in range(POLLS)]
+            assert taken == list(range(1, POLLS + 1))
+            assert consumer._member.session.epoch != before.epoch
 
 
 WAITS: dict[str, Callable[[PullConsumer], bytes]] = {

@@ -10,6 +10,7 @@ import pytest
 from gantrymq.workers.scheduler.timerbuckets import (
     DIRECTORY,
     MINUTE_MS,
+    Looked,
     TimerBuckets,
     bucket_names,
     entries_at,
@@ -56,6 +57,56 @@ def test_a_successor_makes_the_names_of_files_durable_that_it_has_found() -> Non
         third = take_over(SimStorage(storage.disk), 200)
         assert third.look_on(MS, {}, 1 << 20)[0]["position"].tolist()[-2:] == [100, 200]
         third.close()
+
+
+@mends("S80")
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_filed_last_is_found_first_and_nothing_is_read_twice(seed: int) -> None:
+    """However many wait in the same minute; more are filed between two looks."""
+    chance = random.Random(seed)
+    buckets, filed = TimerBuckets(SimStorage(Disk())), 0
+
+    def file_some(count: int) -> None:
+        nonlocal filed
+        buckets.append(entries(*range(filed, filed + count)))
+        filed += count
+
+    buckets.belong_to(MADE)
+    file_some(chance.randint(1, 50))
+    places: dict[str, Looked] = {}
+    seen: list[int] = []
+    while True:
+        newest = filed - 1
+        found, is_all = buckets.look_on(MS, places, chance.randint(1, 9))
+        assert len(found)
+        assert newest in [*seen, *found["position"]] or found["position"].min() > max(seen)
+        seen += found["position"].tolist()
+        if is_all:
+            break
+        file_some(chance.choice([0, 0, 0, 1, 20]))
+    assert sorted(seen) == list(range(filed))
+    assert not len(buckets.look_on(MS, places, 9)[0])
+    buckets.close()
+
+
+@mends("S80")
+def test_who_waits_for_what_is_filed_does_not_look_back_meanwhile() -> None:
+    buckets = TimerBuckets(SimStorage(Disk()))
+    buckets.belong_to(MADE)
+    buckets.append(entries(*range(10)))
+    places: dict[str, Looked] = {}
+
+    def look(*, back: bool) -> tuple[list[int], bool]:
+        found, is_all = buckets.look_on(MS, places, 4, back=back)
+        return found["position"].tolist(), is_all
+
+    assert look(back=False) == ([6, 7, 8, 9], False)
+    assert look(back=False) == ([], False)
+    buckets.append(entries(10))
+    assert look(back=False) == ([10], False)
+    assert look(back=True) == ([2, 3, 4, 5], False)
+    assert look(back=True) == ([0, 1], True)
+    buckets.close()
 
 
 @mends("R7.2")

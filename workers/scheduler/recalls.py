@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gantrymq.workers.inhand import InHand
     from gantrymq.workers.outlet import Outcome, Outlet
     from gantrymq.workers.scheduler.delivery import Delivery
+    from gantrymq.workers.scheduler.timerbuckets import Looked
     from gantrymq.workers.scheduler.timerpool import Entries
     from gantrymq.workers.scheduler.timers import Timers
     from gantrymq.workers.session import Session, SessionTable
@@ -95,9 +96,9 @@ class _Asked:
     patience_ns: int = 0
     again_ns: int = 0
     since_ns: int = -1  # when it was looked at first
-    #: How far its bucket was read, and what of it bears the handle; looks into memory, and what
+    #: What of its bucket was read, and what of it bears the handle; looks into memory, and what
     #: there bore it; the trace that goes on.
-    places: dict[str, int] = field(default_factory=dict)
+    places: dict[str, Looked] = field(default_factory=dict)
     named: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
     memory_looks: int = 0
     remembered: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
@@ -266,7 +267,8 @@ class RecallDesk:
     def _read_on(self, asked: _Asked) -> bool:
         """Read what is new of its bucket; whether that was all.
 
-        A request that waits reads nothing twice: neither the bucket nor memory.
+        A request that waits reads nothing twice: neither the bucket nor memory. As long as what it
+        names may be among units that come into the bucket, it does not look far back there.
         """
         handle, places = asked.handle, asked.places
         if not self._timers.buckets.has_all(places):  # done with: what was named there is, too
@@ -274,9 +276,11 @@ class RecallDesk:
             asked.named, asked.memory_looks = asked.named[:0], 0
         if self._reads <= 0:
             return False
-        before = sum(places.values())
-        found, is_all = self._timers.look_on(handle.due_ms, _hash_of(handle), places)
-        self._reads -= sum(places.values()) != before
+        before = places.copy()
+        comes = self._has_room and self._timers.is_reading
+        back = not comes or self._timers.has_read(asked.until)
+        found, is_all = self._timers.look_on(handle.due_ms, _hash_of(handle), places, back=back)
+        self._reads -= places != before
         asked.named = np.concatenate((asked.named, self._that_bear(asked.handle, found)))
         if is_all and not asked.memory_looks:
             self._look_into_memory(asked)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gantrymq.workers.scheduler.timerpool import Entries
 
 DIRECTORY: Final = "gantry/timers"
+#: From where to where a bucket was looked at, in bytes.
+Looked: TypeAlias = tuple[int, int]
 MINUTE_MS: Final = 60_000
 SECOND_MS: Final = 1_000
 SPLIT_ENTRIES: Final = 1_000_000
@@ -222,23 +224,30 @@ class TimerBuckets:
         """Whether all of these files are there, and none is done with or split."""
         return all(name in self._known or name in self._passed for name in names)
 
-    def look_on(self, ms: int, places: dict[str, int], most: int) -> tuple[Entries, bool]:
-        """Up to `most` entries of a time's bucket, opened or not, behind what was looked at.
+    def look_on(
+        self, ms: int, places: dict[str, Looked], most: int, *, back: bool = True
+    ) -> tuple[Entries, bool]:
+        """Up to `most` entries of a time's bucket, opened or not, that were not looked at yet.
 
-        `places` says by file how far that is, in bytes, and is kept up. Whether that was all.
+        Those that were filed last come first: what is looked for is seldom old, and what takes it
+        out was filed behind it. Not `back`: after the first look only what was filed since.
+        `places` says by file what was looked at, and is kept up. Whether that was all.
         """
         parts = [np.zeros(0, ENTRY)]
         for name in _names_of(ms):
             if name not in self._known and name not in self._passed:
                 continue
-            size, at = self._file(name)[1], places.get(name, 0)
-            at = at if at <= size else 0  # made anew
-            end = min(size, at + most * ENTRY.itemsize)
-            if end > at:
-                parts.append(self._read(name, at, end))
-                most -= (end - at) // ENTRY.itemsize
-            places[name] = end
-            if end < size:
+            size = self._file(name)[1]
+            first, end = places.get(name, (size, size))
+            if end > size:  # made anew
+                first = end = size
+            last = min(size, end + most * ENTRY.itemsize)
+            most -= (last - end) // ENTRY.itemsize
+            begin = max(0, first - most * ENTRY.itemsize) if back or name not in places else first
+            most -= (first - begin) // ENTRY.itemsize
+            parts += self._read(name, end, last), self._read(name, begin, first)
+            places[name] = begin, last
+            if begin > 0 or last < size:
                 return np.concatenate(parts), False
         return np.concatenate(parts), True
 

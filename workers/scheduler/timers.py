@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from gantrymq.workers.scheduler.note import Note
     from gantrymq.workers.scheduler.othersettled import OtherSettled
     from gantrymq.workers.scheduler.timeline import Timeline
+    from gantrymq.workers.scheduler.timerbuckets import Looked
     from gantrymq.workers.scheduler.timerpool import Entries
 
 #: Entries in memory at most, but for what is due within two seconds.
@@ -143,7 +144,7 @@ class Timers:
 
     def has_more(self) -> bool:
         """Whether there is something to read, or a bucket to open."""
-        return bool(self._filing) or self._can_read() or self._can_open()
+        return self.is_reading or self._can_open()
 
     def _can_read(self) -> bool:
         if self.queue < 0 or len(self._loose) or len(self._at) + len(self._after) > POOL_MAX:
@@ -164,12 +165,15 @@ class Timers:
     def _horizon(self) -> int:
         return max(self._time.wall_ms(), self._time.filed_ms()) + LEAD_MS
 
-    def read(self) -> int:
-        """Open a bucket, or read some units, or file some; how many units, or 1. Raises OSError."""
+    def read(self, *, is_awaited: bool = False) -> int:
+        """Open a bucket, or read some units, or file some; how many units, or 1. Raises OSError.
+
+        `is_awaited`: somebody waits for units that may be among those that were read.
+        """
         if self.queue >= 0 and not self._filing:
             self.next = max(self.next, self._bounds()[0])  # what was removed is not waited for
         if not self._can_open():
-            if self._can_read():
+            if self._can_read() and not (is_awaited and self._filing):
                 return self._read_units()
             return self._file_some() if self._filing else 0
         entries = self.buckets.open_next()
@@ -322,16 +326,24 @@ class Timers:
             return 0
         return self._board.word(self._board.queue_at(self.queue) + layout.QUEUE_NEXT_OFFSET)
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether there are units that can be read or filed now, but for room on the disk."""
+        return bool(self._filing) or self._can_read()
+
     def has_read(self, offset: int) -> bool:
         """Whether all units below an offset were read."""
         return self.next >= offset
 
-    def look_on(self, due_ms: int, key_hash: int, places: dict[str, int]) -> tuple[Entries, bool]:
+    def look_on(
+        self, due_ms: int, key_hash: int, places: dict[str, Looked], *, back: bool
+    ) -> tuple[Entries, bool]:
         """Entries of a slot by their key's hash, some at a time; whether that was all there is.
 
-        `places` is how far whoever asks has come, empty at first: later only what is new is read.
+        `places` is what whoever asks has looked at, empty at first: nothing is read twice. `back`
+        as TimerBuckets has it.
         """
-        filed, is_all = self.buckets.look_on(due_ms, places, LOOK_ENTRIES)
+        filed, is_all = self.buckets.look_on(due_ms, places, LOOK_ENTRIES, back=back)
         return filed[filed["hash"] == key_hash], is_all
 
     def in_memory(self, key_hash: int) -> Entries:
