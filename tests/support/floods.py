@@ -323,6 +323,14 @@ def _delayed(ahead_s: float, producer: Producer) -> None:
         producer.send_oneway(Message(TOPIC, b"x", delivery_timestamp=due_ms + number))
 
 
+def _spread(producer: Producer) -> None:
+    """Each is due in a minute of its own, of a day."""
+    now_ms = int(time.time() * 1000)
+    for number in range(A_ROUND):
+        due_ms = now_ms + 60_000 * (1 + (number * 997 + now_ms) % 1439)
+        producer.send_oneway(Message(TOPIC, b"x", delivery_timestamp=due_ms))
+
+
 def _halves(producer: Producer) -> None:
     """Transactions of which only half are ended."""
     transactions = [producer.transaction() for _ in range(A_ROUND)]
@@ -374,7 +382,8 @@ def _of_messages() -> Iterator[tuple[str, Flood]]:
             ".half": _halves,
         },
         EntryKind.PARK: {
-            "": partial(_delayed, 3600), ".now": partial(_delayed, 0), ".recalled": _recalled
+            "": partial(_delayed, 3600), ".now": partial(_delayed, 0), ".spread": _spread,
+            ".recalled": _recalled,
         },
     }  # fmt: skip
     for kind in EntryKind:

@@ -224,15 +224,21 @@ def fill(patch: pytest.MonkeyPatch, call: str, under: str) -> None:
 def test_without_room_for_buckets_a_recall_is_refused(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F7: well within a client's timeout; once there is room it wins."""
+    """F7: well within a client's timeout; once there is room it wins.
+
+    What was read before there was none is known, and recalled.
+    """
     life.settle()
     fill(monkeypatch, "write_at", DIRECTORY)
-    message = at_message(life.clock.wall_ms() + 30_000)
-    life.park(message)
+    known, unread = (at_message(life.clock.wall_ms() + 30_000) for _ in range(2))
+    life.park(known)
+    life.settle()
+    life.park(unread)
     asker = Asker(life)
-    assert asker.recall(handle_of(message)) == "DISK_FULL"
+    assert asker.recall(handle_of(known)) == CANCELLED
+    assert asker.recall(handle_of(unread)) == "DISK_FULL"
     monkeypatch.undo()
-    assert asker.recall(handle_of(message)) == CANCELLED
+    assert asker.recall(handle_of(unread)) == CANCELLED
     life.run_for(31_000)
     assert not life.delivered()
     life.stop()

@@ -15,6 +15,7 @@ from gantrymq.workers.scheduler.timerbuckets import (
     bucket_names,
     entries_at,
 )
+from gantrymq.workers.scheduler.timerfiling import TimerFiling
 from gantrymq.workers.scheduler.timerpool import ENTRY
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
@@ -86,6 +87,32 @@ def test_what_was_filed_last_is_found_first_and_nothing_is_read_twice(seed: int)
         file_some(chance.choice([0, 0, 0, 1, 20]))
     assert sorted(seen) == list(range(filed))
     assert not len(buckets.look_on(MS, places, 9)[0])
+    buckets.close()
+
+
+@mends("S80")
+def test_what_is_gathered_is_in_memory_until_it_is_filed() -> None:
+    """Each timer at one place, at each step: who looks in both finds it."""
+    buckets = TimerBuckets(SimStorage(Disk()))
+    buckets.belong_to(MADE)
+    filing = TimerFiling(buckets)
+    for first in (0, 50):
+        spread = entries(*range(first, first + 50))
+        spread["ms"] += np.arange(50) * MINUTE_MS
+        filing.gather(spread, (first, first + 50), first + 49)
+    steps = 0
+    while filing:
+        gathered = [n for run in filing.runs() for n in run["position"].tolist()]
+        filed = [
+            n
+            for minute in range(50)
+            for n in buckets.look_on(MS + minute * MINUTE_MS, {}, 9)[0]["position"].tolist()
+        ]
+        assert sorted(gathered + filed) == list(range(100))
+        filing.file_some()
+        steps += 1
+    assert steps > 3
+    assert not list(filing.runs())
     buckets.close()
 
 

@@ -123,8 +123,7 @@ class Scheduler(OutletAgent):
         done += self._deliver()
         self._pending.show(now_ns)
         if has_room:
-            done += self._timers.read(is_awaited=self._recalls.waits)
-            done += self._move.work() + self._note.keep(now_ns)
+            done += self._timers.read() + self._move.work() + self._note.keep(now_ns)
         return done
 
     def _stop_early(self) -> int:

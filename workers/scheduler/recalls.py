@@ -101,6 +101,7 @@ class _Asked:
     places: dict[str, Looked] = field(default_factory=dict)
     named: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
     memory_looks: int = 0
+    saw_what_came: bool = False
     remembered: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
     trace: Generator[None, None, tuple[int, int] | str | None] | None = None
 
@@ -248,6 +249,7 @@ class RecallDesk:
         if handle in self._flying_handles:
             return 0  # somebody else has asked: wait for what becomes of it
         is_all = self._read_on(asked)
+        self._look_at_what_came(asked)
         waiting = self._timers.that_wait(asked.named, asked.remembered, handle.due_ms)
         for position, ms, is_recall in waiting:
             if is_recall:
@@ -286,14 +288,23 @@ class RecallDesk:
             self._look_into_memory(asked)
         return is_all
 
+    def _look_at_what_came(self, asked: _Asked) -> None:
+        """Once, as soon as what it may name is in memory: with many others it is filed later."""
+        if not asked.saw_what_came and self._reads > 0 and self._timers.knows(asked.until):
+            asked.saw_what_came = True
+            self._remember(asked)
+
     def _look_into_memory(self, asked: _Asked) -> int:
         """What is there may be due at another time than the handle says."""
-        self._reads -= 1
         asked.memory_looks += 1
+        self._remember(asked)
+        return 1
+
+    def _remember(self, asked: _Asked) -> None:
+        self._reads -= 1
         found = self._timers.in_memory(_hash_of(asked.handle))
         fresh = self._that_bear(asked.handle, found)
         asked.remembered = np.concatenate((asked.remembered, fresh))
-        return 1
 
     def _that_bear(self, handle: schedulerwire.Handle, found: Entries) -> Entries:
         """Which of these entries, told apart by a hash so far, bear a handle."""
@@ -308,7 +319,7 @@ class RecallDesk:
         """Whether it may name another record in a moment, or be recalled by one that is unread."""
         if self._timers.is_moving:
             asked.until = self._timers.written()
-            asked.memory_looks = 0
+            asked.memory_looks, asked.saw_what_came = 0, False
             return True
         return not self._timers.has_read(self._begun)
 

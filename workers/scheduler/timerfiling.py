@@ -15,6 +15,8 @@ from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS
 from gantrymq.workers.scheduler.timerpool import ENTRY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from gantrymq.workers.scheduler.timerbuckets import TimerBuckets
@@ -50,6 +52,12 @@ class TimerFiling:
         """Entries that are not filed."""
         begun = int(self._cuts[-1] - self._cuts[0]) if len(self._cuts) else 0
         return begun + sum(map(len, self._parts))
+
+    def runs(self) -> Iterator[Entries]:
+        """Entries that are not filed."""
+        yield from self._parts
+        if len(self._cuts):
+            yield self._entries[self._cuts[0] :]
 
     def gather(self, entries: Entries, units: tuple[int, int], position: int) -> None:
         """Take in entries of `units`: first, and behind the last; `position` of the last record."""

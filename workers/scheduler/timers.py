@@ -37,7 +37,7 @@ from gantrymq.workers.scheduler.timerscounted import Counted
 from gantrymq.workers.scheduler.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from numpy.typing import NDArray
 
@@ -165,15 +165,12 @@ class Timers:
     def _horizon(self) -> int:
         return max(self._time.wall_ms(), self._time.filed_ms()) + LEAD_MS
 
-    def read(self, *, is_awaited: bool = False) -> int:
-        """Open a bucket, or read some units, or file some; how many units, or 1. Raises OSError.
-
-        `is_awaited`: somebody waits for units that may be among those that were read.
-        """
+    def read(self) -> int:
+        """Open a bucket, or read some units, or file some; how many units, or 1. Raises OSError."""
         if self.queue >= 0 and not self._filing:
             self.next = max(self.next, self._bounds()[0])  # what was removed is not waited for
         if not self._can_open():
-            if self._can_read() and not (is_awaited and self._filing):
+            if self._can_read():
                 return self._read_units()
             return self._file_some() if self._filing else 0
         entries = self.buckets.open_next()
@@ -210,7 +207,7 @@ class Timers:
         if not filing:
             self.next, self.last_position = behind
         if len(opened):
-            self._take_in(opened)
+            self._take_in(self._holds.sift(opened))
             self._keep_small()
         return 1
 
@@ -332,8 +329,12 @@ class Timers:
         return bool(self._filing) or self._can_read()
 
     def has_read(self, offset: int) -> bool:
-        """Whether all units below an offset were read."""
+        """Whether all units below an offset were read, and filed."""
         return self.next >= offset
+
+    def knows(self, offset: int) -> bool:
+        """Whether all units below an offset are in memory at least."""
+        return max(self.next, self._filing.next) >= offset
 
     def look_on(
         self, due_ms: int, key_hash: int, places: dict[str, Looked], *, back: bool
@@ -347,8 +348,8 @@ class Timers:
         return filed[filed["hash"] == key_hash], is_all
 
     def in_memory(self, key_hash: int) -> Entries:
-        """The same of what is in memory, whenever it is due."""
-        found = [run[run["hash"] == key_hash] for pool in self.pools for run in pool.runs()]
+        """The same of what is in memory, whenever it is due, also on its way to a bucket."""
+        found = [run[run["hash"] == key_hash] for run in self._in_memory()]
         return np.concatenate([np.zeros(0, ENTRY), *found])
 
     def places_of(self, found: Entries) -> list[tuple[int, bool]]:
@@ -382,8 +383,12 @@ class Timers:
         return sorted(set(waiting), key=lambda item: not item[2])
 
     def _is_in_memory(self, position: int) -> bool:
-        runs = (run for pool in self.pools for run in pool.runs())
-        return any((run["position"] == position).any() for run in runs)
+        return any((run["position"] == position).any() for run in self._in_memory())
+
+    def _in_memory(self) -> Iterator[Entries]:
+        for pool in self.pools:
+            yield from pool.runs()
+        yield from self._filing.runs()
 
     def seek(self, position: int) -> Generator[None, None, int | None]:
         """When a timer is due that waits in another bucket, since the wall was set; or None.
