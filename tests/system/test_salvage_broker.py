@@ -99,7 +99,7 @@ def test_a_damaged_ledger_is_refused_by_name_and_salvaged() -> None:
         with Producer(broker.home) as producer:
             producer.send("orders", b"new")
         rest = read(broker, "early", RECORDS - len(done) + 1)
-        assert rest[-1] == (None, b"new")
+        assert (None, b"new") in rest  # queues come in any order
         assert not set(done) & set(rest), "by RocketMQ's file of offsets"
 
 
