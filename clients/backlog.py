@@ -99,7 +99,7 @@ class Backlog:
         """Let all that wait fail, and say how many: the producer is closed."""
         error = Closed("this producer was closed, the broker away: the message is not stored")
         lost: list[_Send] = []
-        with self._lock:  # what the thread gives up is noted by now, or its turn is here
+        with self._lock:  # what the thread has given up is noted by now
             sends = self._sends.copy()
         with ExitStack() as stack:  # all of them, whatever a callback raises
             stack.callback(_warn, lost)
@@ -141,6 +141,8 @@ class Backlog:
         except (BrokerGone, QueueFull, Timeout) as error:
             return error
         except BaseException as error:
+            if isinstance(error, Closed) and not self._link.is_open:
+                return error  # `end` lets it fail, with the others
             self._fail(send, error)
             return None
         if self._drop(send) and send.future is not None and found is not None:

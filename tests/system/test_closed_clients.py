@@ -323,14 +323,27 @@ def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
 @mends("S84")
 @pytest.mark.parametrize("end", [_leave, _close_in_vain])
 def test_what_waited_for_a_broker_is_told_by_the_end_that_drops_it(
-    own: Broker, end: Callable[[Producer], None], caplog: pytest.LogCaptureFixture
-) -> None:
+    own: Broker, end: Callable[[Producer], None], caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Whatever the thread that would hand it over finds meanwhile."""
     producer = Producer(own.home, timeout=PATIENCE_S)
     producer.send("t", b"first")
     own.stop()
     with pytest.raises(BrokerGone):
         producer.send("t", b"it notices", timeout=0)
     future = _send_some(producer)
+    link, tried = producer._link, threading.Event()
+    attempt = link.backlog._try
+
+    def note(send: Any) -> object:  # noqa: ANN401
+        found = attempt(send)
+        if not link.is_open:
+            tried.set()
+        return found
+
+    monkeypatch.setattr(link.backlog, "_try", note)
+    monkeypatch.setattr(link, "_tell_left", lambda: tried.wait(PATIENCE_S))
     end(producer)
     assert _told(caplog) == [
         "the producer is closed with 5 sends that waited for the broker: they are not stored"
