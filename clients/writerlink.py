@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import cached_property, partial
 from operator import call
 from typing import Any, Final, TypeVar, cast
@@ -655,13 +655,16 @@ class WriterLink:
     def end(self) -> None:
         """Close it; what is lost by that, or may be, and what nobody was told of is logged."""
         self.is_open = False
-        if self.fast is not None:
-            self.fast.detach()
-        with ExitStack() as stack:  # all of it, whatever a callback or a signal handler raises
-            stack.callback(self._tell_untold)
-            stack.callback(self.backlog.end)
-            stack.callback(self.session.close)
+        try:
+            if self.fast is not None:
+                self.fast.detach()
             self._tell_left()
+        finally:  # whatever a callback or a signal handler raises
+            self.session.close()
+            try:
+                self.backlog.end()
+            finally:
+                self._tell_untold()
 
     def _tell_left(self) -> None:
         """What was put and not taken: a broker that is there takes it, one that has gone cannot."""

@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from collections import deque
-from contextlib import ExitStack
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
@@ -106,12 +105,15 @@ class Transactions:
 
     def close(self) -> None:
         """Roll back what is open, as well as can be, and end the sessions. Safe to call twice."""
-        with ExitStack() as stack:  # all of it, whatever a callback or a signal handler raises
-            stack.callback(self._link.close)
-            stack.callback(self._roll_back_open)
-            stack.callback(self._await_commits)
+        try:
             if self._answers is not None:
                 self._answers.close()
+            self._await_commits()
+        finally:  # whatever a callback or a signal handler raises
+            try:
+                self._roll_back_open()
+            finally:
+                self._link.close()
 
     def _await_commits(self) -> None:
         """Those on their way: behind the first that has no answer in time none is waited for.
@@ -146,6 +148,8 @@ class Transactions:
 
     def _roll_back_open(self) -> None:
         deadline_ns = deadline_after(min(self._timeout, _CLOSE_S))
+        for future in self._commits.pending():  # if waiting for them was broken off
+            self.open.pop(future._transaction.transaction_id, None)
         for transaction in list(self.open.values()):
             try:
                 transaction.rollback(seconds_until(deadline_ns))
