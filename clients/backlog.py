@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +27,7 @@ _PAUSE_S: Final = 0.02
 #: So long who does not wait lets it go first at most, and so often it looks whether it has.
 _GIVE_WAY_NS: Final = 100_000_000
 _LOOK_S: Final = 0.001
+log = logging.getLogger("gantrymq")
 
 #: Hands over within so many seconds, and returns the future or nothing. Raises as a send does.
 Put = Callable[[float], "Pending[Any] | None"]
@@ -94,11 +96,21 @@ class Backlog:
         return f"the broker is away, and {count} sends wait for it: send less, or start it again"
 
     def end(self) -> None:
-        """Let all that wait fail: the producer is closed."""
+        """Let all that wait fail, and say how many: the producer is closed."""
+        error = Closed("this producer was closed, the broker away: the message is not stored")
+        lost: list[_Send] = []
+        with self._lock:  # what the thread has given up is noted by now
+            sends = self._sends.copy()
         with ExitStack() as stack:  # all of them, whatever a callback raises
-            for send in reversed(self._sends.copy()):
-                error = Closed("this producer was closed, the broker away")
-                stack.callback(self._fail, send, error)
+            stack.callback(_warn, lost)
+            for send in reversed(sends):
+                stack.callback(self._lose, send, error, lost)
+
+    def _lose(self, send: _Send, error: BaseException, lost: list[_Send]) -> None:
+        if self._drop(send):
+            lost.append(send)
+            if send.future is not None:
+                send.future.set_exception(error)
 
     def _has_work(self) -> bool:
         if self._sends:
@@ -129,6 +141,8 @@ class Backlog:
         except (BrokerGone, QueueFull, Timeout) as error:
             return error
         except BaseException as error:
+            if isinstance(error, Closed) and not self._link.is_open:
+                return error  # `end` lets it fail, with the others
             self._fail(send, error)
             return None
         if self._drop(send) and send.future is not None and found is not None:
@@ -137,11 +151,12 @@ class Backlog:
         return None
 
     def _fail(self, send: _Send, error: BaseException) -> None:
-        if not self._drop(send):
-            return
-        if send.future is None:
-            self._link.note_unsent(send.topic, error)
-            return
+        with self._lock:  # in one step for whoever closes the producer, and tells
+            if not self._drop(send):
+                return
+            if send.future is None:
+                self._link.note_unsent(send.topic, error)
+                return
         try:
             send.future.set_exception(error)
         finally:
@@ -155,3 +170,11 @@ class Backlog:
             self._sends.remove(send)
             self._bytes -= send.size
             return True
+
+
+def _warn(lost: list[_Send]) -> None:
+    if lost:
+        log.warning(
+            "the producer is closed with %d sends that waited for the broker: they are not stored",
+            len(lost),
+        )

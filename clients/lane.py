@@ -137,6 +137,10 @@ class WriterLane:
         """Entries that may not be in the log, oldest first, as `refill` wants them."""
         return b"".join(self._unsettled())
 
+    def count_unsettled(self) -> int:
+        """How many entries may not be in the log."""
+        return sum(1 for _ in self._unsettled())
+
     def unanswered(self, status: Status) -> NDArray[np.int64]:
         """Completions with a status, as `drain` gives them, of entries that may not be in the log.
 
@@ -158,6 +162,8 @@ class WriterLane:
             length = int.from_bytes(self.arena[at : at + 4].tobytes(), "little")
             if head is not None and head["kind"] != EntryKind.PAD:
                 yield self.arena[at : at + length].tobytes()
+            if not length:
+                return  # the memory is damaged: nobody knows what is behind
             cursor += length
 
 

@@ -66,7 +66,8 @@ class GroupMember:
         self.assigned: dict[int, Assigned] = {}
         self.lost_commits = 0
         self.changed = True
-        #: Queues of which nothing is to be fetched, with the last lease that they were under.
+        #: Queues of which nothing is to be fetched, with the last lease that they were under. Those
+        #: that are given back stay: the next grant tells whether another member has had them.
         self.paused: dict[MessageQueue, int] = {}
         self._resume = dict(resume or {})
         self._lane = ControlLane(session.arena, session.plan.groups, End.CLIENT)
@@ -374,7 +375,6 @@ class GroupMember:
         for queue, lease in lost.items():
             known = self.assigned.get(queue)
             if known and known.lease == lease:
-                self.paused.pop(known.queue, None)
                 self._drop(known)
 
     def places(self) -> dict[MessageQueue, Place]:
@@ -416,7 +416,6 @@ class GroupMember:
             self._remember(released)
             known = self.assigned.get(released.queue)
             if known is not None and known.lease == released.lease:
-                self.paused.pop(known.queue, None)
                 self._drop(known)
             self._unconfirmed = True
             self._put(released)

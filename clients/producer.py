@@ -472,7 +472,7 @@ class Producer(HoldsState, OfOneProcess):
         if kind is None:
             self.close()
         else:
-            self._end(lambda: None)
+            self._end(self._link.look)  # waits for nothing; refusals that are there are told
 
 
 if is_available():

@@ -341,7 +341,10 @@ class Pending(Future[R], OfOneProcess):
         return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        """Call `fn(future)` once decided: now, or in a thread of the producer's."""
+        """Call `fn(future)` once decided: now, or in the thread that first finds it so.
+
+        That is one that asks the future, or one of the producer's.
+        """
         judged("ReceiptFuture.add_done_callback", fn)
         super().add_done_callback(fn)
         if self._state == _PENDING:

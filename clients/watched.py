@@ -119,6 +119,7 @@ class Watched:
         with self._link.lock:
             rows = sorted(self._coming) + self._syncing
             self._coming, self._syncing = [], []
+        error = self._link.as_closed(error)
         for _seq, _number, receipt in rows:
             try:
                 if not receipt.settle():

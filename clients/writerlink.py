@@ -57,6 +57,8 @@ _END_S: Final = 2.0
 #: So many different refusals of one-way sends are told at a time.
 _REFUSALS_TOLD: Final = 5
 _A_TOPIC: Final = "it was sent to"
+_CLOSED_AWAY: Final = "this producer was closed, the broker away: the message may not be stored"
+_CLOSED_EARLY: Final = "this producer was closed before the message was answered: it may be stored"
 _HOST: Final = bytes([127, 0, 0, 1])
 _links: weakref.WeakSet[WriterLink] = weakref.WeakSet()
 log = logging.getLogger("gantrymq")
@@ -92,6 +94,7 @@ class WriterLink:
         self.backlog = Backlog(self)
         self._unsent: Counter[tuple[type[GantryError], str]] = Counter()
         self._watched = Watched(self)
+        self._why_closed = ""  # as futures without an answer say
 
     def open(self) -> None:
         """Attach for the first time. Raises BrokerGone, NotPermitted, Incompatible."""
@@ -111,14 +114,20 @@ class WriterLink:
 
         The error is the most frequent refusal's, and tells of all.
         """
-        refused, self._refused = self._refused, Counter()
+        error = self._untold()
+        if error is not None:
+            raise error
+
+    def _untold(self) -> GantryError | None:
+        """What one-way sends came to nothing by; if that is not all, the next call has the rest."""
         unsent, self._unsent = self._unsent, Counter()
         if unsent:
             whys = [f"{why} ({n} of them)" for (_, why), n in unsent.most_common(_REFUSALS_TOLD)]
             kind = next(iter(unsent))[0]
-            raise kind(f"{unsent.total()} messages sent one-way are not stored: {'; '.join(whys)}")
+            return kind(f"{unsent.total()} messages sent one-way are not stored: {'; '.join(whys)}")
+        refused, self._refused = self._refused, Counter()
         if not refused:
-            return
+            return None
         errors = [
             (refusal(Status(status), self.routes.topic_of(route) or _A_TOPIC, queue_id), count)
             for (status, route, queue_id), count in refused.most_common(_REFUSALS_TOLD)
@@ -128,7 +137,7 @@ class WriterLink:
         whys += [f"and {more} other reasons"] if more else []
         worst = errors[0][0]
         text = f"{refused.total()} messages sent one-way are not stored: {'; '.join(whys)}"
-        raise type(worst)(text, **worst.fields)
+        return type(worst)(text, **worst.fields)
 
     def soon(
         self, put: Put, keep: Callable[[], tuple[Put, str, int]], late: type[F] | None,
@@ -216,6 +225,8 @@ class WriterLink:
         except StoreFailed as error:
             if not receipt.settle():
                 receipt.set_exception(error)
+        except Closed as error:
+            raise self.as_closed(error) from error.__cause__
 
     def _drive(self, receipt: Pending[Any], deadline: int) -> None:
         while True:
@@ -637,12 +648,42 @@ class WriterLink:
         if not self.is_open and self.lane.taken() < self.lane.put_end:
             self.require_open()
 
+    def as_closed(self, error: GantryError) -> GantryError:
+        """What a future without an answer says where an error says that something is closed."""
+        return Closed(self._why_closed) if isinstance(error, Closed) and self._why_closed else error
+
     def end(self) -> None:
+        """Close it; what is lost by that, or may be, and what nobody was told of is logged."""
         self.is_open = False
-        if self.fast is not None:
-            self.fast.detach()
-        self.session.close()
-        self.backlog.end()
+        try:
+            if self.fast is not None:
+                self.fast.detach()
+            self._tell_left()
+        finally:  # whatever a callback or a signal handler raises
+            self.session.close()
+            try:
+                self.backlog.end()
+            finally:
+                self._tell_untold()
+
+    def _tell_left(self) -> None:
+        """What was put and not taken: a broker that is there takes it, one that has gone cannot."""
+        self._why_closed = _CLOSED_EARLY
+        lane = self.lane
+        if lane.taken() >= lane.put_end:
+            return
+        try:
+            self.session.look()
+        except GantryError as error:
+            self._why_closed = _CLOSED_AWAY
+            log.warning(
+                "the producer is closed with %d messages on their way: they may not be stored (%s)",
+                lane.count_unsettled(), error,
+            )  # fmt: skip
+
+    def _tell_untold(self) -> None:
+        while (error := self._untold()) is not None:
+            log.warning("the producer is closed, and %s", error)
 
 
 def _close_in_child() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
@@ -104,31 +105,51 @@ class Transactions:
 
     def close(self) -> None:
         """Roll back what is open, as well as can be, and end the sessions. Safe to call twice."""
-        if self._answers is not None:
-            self._answers.close()
         try:
+            if self._answers is not None:
+                self._answers.close()
             self._await_commits()
-            self._roll_back_open()
-        finally:
-            self._link.close()
+        finally:  # whatever a callback or a signal handler raises
+            try:
+                self._roll_back_open()
+            finally:
+                self._link.close()
 
     def _await_commits(self) -> None:
-        """Those on their way: behind the first that has no answer in time none is waited for."""
-        patience_s = _CLOSE_S
-        for future in self._commits.pending():
+        """Those on their way: behind the first that has no answer in time none is waited for.
+
+        What a callback raises comes out behind all of them: it says nothing about their answers,
+        and what is on its way is not to be rolled back.
+        """
+        worst: BaseException | None = None
+        waiting = deque(self._commits.pending())
+        patience_s, deadline_ns = _CLOSE_S, deadline_after(_CLOSE_S)
+        while waiting:
             try:
-                future.exception(patience_s)
+                waiting[0].exception(seconds_until(deadline_ns))
             except GantryError as error:
-                patience_s, transaction = 0.0, future._transaction
-                self.open.pop(transaction.transaction_id, None)  # it is not to be rolled back
-                log.warning(
-                    "the producer is closed with the commit of %r on its way: it may be committed,"
-                    " else checks will ask for it (%s)",
-                    transaction, error,
-                )  # fmt: skip
+                patience_s = 0.0
+                self._leave_on_its_way(waiting[0]._transaction, error)
+            except BaseException as error:  # this future's callback's, another's, or a handler's
+                worst = error
+                continue
+            waiting.popleft()
+            deadline_ns = deadline_after(patience_s)
+        if worst is not None:
+            raise worst
+
+    def _leave_on_its_way(self, transaction: Transaction, error: GantryError) -> None:
+        self.open.pop(transaction.transaction_id, None)  # it is not to be rolled back
+        log.warning(
+            "the producer is closed with the commit of %r on its way: it may be committed,"
+            " else checks will ask for it (%s)",
+            transaction, error,
+        )  # fmt: skip
 
     def _roll_back_open(self) -> None:
         deadline_ns = deadline_after(min(self._timeout, _CLOSE_S))
+        for future in self._commits.pending():  # if waiting for them was broken off
+            self.open.pop(future._transaction.transaction_id, None)
         for transaction in list(self.open.values()):
             try:
                 transaction.rollback(seconds_until(deadline_ns))

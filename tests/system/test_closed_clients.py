@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import pickle
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,10 +20,12 @@ from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.queries.client import Client
+from gantrymq.clients.receipts import ReceiptFuture
 from gantrymq.clients.transactions import desk
 from gantrymq.shm import layout
 from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import (
+    BrokerGone,
     Closed,
     Evicted,
     GantryError,
@@ -289,6 +293,116 @@ def test_closing_rolls_back_what_is_open_beside_a_commit_without_an_answer(
     assert len(told) == 2
     assert f"the commit of {on_its_way!r} on its way" in told[0]
     assert f"{left_open.transaction_id}" in told[1]
+
+
+def _send_some(producer: Producer) -> ReceiptFuture:
+    for _ in range(4):
+        producer.send_oneway("t", b"oneway")
+    return producer.send_async("t", b"async")
+
+
+def _fail() -> None:
+    raise KeyError("of the application")
+
+
+def _leave(producer: Producer) -> None:
+    with pytest.raises(KeyError, match="of the application"), producer:
+        _fail()
+
+
+def _close_in_vain(producer: Producer) -> None:
+    producer._link.timeout = 0.02  # that `close` waits no longer
+    with pytest.raises(Unavailable):
+        producer.close()
+
+
+def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "gantrymq"]
+
+
+@mends("S84")
+@pytest.mark.parametrize("end", [_leave, _close_in_vain])
+def test_what_waited_for_a_broker_is_told_by_the_end_that_drops_it(
+    own: Broker, end: Callable[[Producer], None], caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Whatever the thread that would hand it over finds meanwhile."""
+    producer = Producer(own.home, timeout=PATIENCE_S)
+    producer.send("t", b"first")
+    own.stop()
+    with pytest.raises(BrokerGone):
+        producer.send("t", b"it notices", timeout=0)
+    future = _send_some(producer)
+    link, tried = producer._link, threading.Event()
+    attempt = link.backlog._try
+
+    def note(send: Any) -> object:  # noqa: ANN401
+        found = attempt(send)
+        if not link.is_open:
+            tried.set()
+        return found
+
+    monkeypatch.setattr(link.backlog, "_try", note)
+    monkeypatch.setattr(link, "_tell_left", lambda: tried.wait(PATIENCE_S))
+    end(producer)
+    assert _told(caplog) == [
+        "the producer is closed with 5 sends that waited for the broker: they are not stored"
+    ]
+    with pytest.raises(Closed, match="was closed, the broker away: the message is not stored"):
+        future.result(0)
+
+
+@mends("S84")
+@pytest.mark.parametrize("end", [_leave, _close_in_vain])
+def test_what_no_broker_has_taken_is_told_by_the_end_that_leaves_it(
+    tmp_path: Path, end: Callable[[Producer], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with ServingBroker(tmp_path / "home", hung_agent_timeout=0) as broker:
+        broker.wait_until_ready()
+        producer = Producer(broker.home, timeout=PATIENCE_S)
+        producer.send("t", b"first")
+        os.kill(broker.pid_of(Role.WRITER), signal.SIGSTOP)
+        future = _send_some(producer)
+        watched = _send_some(producer)
+        watched.add_done_callback(lambda _: None)
+        broker.kill_all()
+    end(producer)
+    told = _told(caplog)
+    assert len(told) == 1
+    assert "is closed with 10 messages on their way: they may not be stored" in told[0]
+    for asked in (future, watched):
+        with pytest.raises(Closed, match="closed, the broker away: the message may not be stored"):
+            asked.result(PATIENCE_S)
+
+
+@mends("S84")
+def test_a_with_that_an_exception_leaves_tells_what_was_refused(
+    broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = Producer(broker.home)
+    producer.send(topic, b"there")
+    producer.send_oneway(topic, b"x", queue_id=99)
+    lane = producer._link.lane
+    poll_until(lambda: lane.taken() == lane.put_end, "it is refused")
+    _leave(producer)
+    assert len(told := _told(caplog)) == 1
+    assert "the producer is closed, and 1 messages sent one-way are not stored" in told[0]
+    assert f"topic {topic} has no such queue, 99" in told[0]
+
+
+@mends("S84")
+def test_a_with_that_an_exception_leaves_loses_nothing_that_a_broker_takes(
+    own: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = Producer(own.home)
+    producer.send("t", b"first")
+    _send_some(producer)
+    _leave(producer)
+    with Client(own.home) as client:
+        poll_until(
+            lambda: sum(client.max_offset(queue) for queue in client.queues("t")) == 6, "all"
+        )
+    assert _told(caplog) == []
 
 
 @mends("S74")

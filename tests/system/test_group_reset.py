@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.producer import Producer
 from gantrymq.shm.errors import Evicted
 from gantrymq.temporary import Broker
@@ -58,19 +59,21 @@ def test_a_live_member_goes_on_where_the_group_was_set(home: Path) -> None:
         dry = ask(home, "reset-offset", "mover", "--topic", "resets", "--to", "begin", "--dry-run")
         assert not dry["changed"]
         assert offsets(home, "mover") == {row["queue"]: row["before"] for row in dry["queues"]}
-        done = run_reset_while_polling(home, consumer, seen)
+        place = ("mover", "--topic", "resets", "--to", "begin")
+        done = run_reset_while_polling(home, consumer, seen, *place)
         assert [row["after"] for row in done["queues"]] == [0] * len(done["queues"])
         assert [row["before"] for row in done["queues"]] == [r["before"] for r in dry["queues"]]
         poll_until(lambda: (poll_more(), sorted(seen) == sorted(bodies * 2))[1], "all again")
 
 
-def run_reset_while_polling(home: Path, consumer: PullConsumer, seen: list[bytes]) -> Any:  # noqa: ANN401
+def run_reset_while_polling(
+    home: Path, consumer: PullConsumer, seen: list[bytes], *place: str
+) -> Any:  # noqa: ANN401
     """The command in a thread: members give queues back while they poll."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool:
-        arguments = ("reset-offset", "mover", "--topic", "resets", "--to", "begin")
-        asked = pool.submit(ask, home, *arguments)
+        asked = pool.submit(ask, home, "reset-offset", *place)
         while not asked.done():
             seen.extend(bytes(message.body) for message in consumer.poll(timeout=0.05))
             consumer.commit()
@@ -135,3 +138,23 @@ def test_a_member_that_a_reset_ended_does_not_undo_it(home: Path) -> None:
             consumer.poll(timeout=PATIENCE_S)
         again = consumer.poll(timeout=PATIENCE_S)
         assert [bytes(body) for body in again.bodies] == [b"%d" % number for number in range(4, 10)]
+
+
+@mends("S83")
+def test_a_reset_leaves_a_queue_paused(home: Path) -> None:
+    with Producer(home) as producer:
+        for queue_id in (0, 1):
+            producer.send_batch("paused", [b"%d" % queue_id], queue_id=queue_id)
+    first = ConsumeFrom.FIRST_OFFSET
+    with PullConsumer("pauser", ["paused"], home=home, consume_from=first) as consumer:
+        consumer.pause([MessageQueue("paused", 0)])
+        assert list(consumer.poll(timeout=PATIENCE_S).bodies) == [b"1"]
+        seen: list[bytes] = []
+        place = ("pauser", "--topic", "paused", "--to", "begin")
+        run_reset_while_polling(home, consumer, seen, *place)
+        while not seen:
+            seen.extend(bytes(body) for body in consumer.poll(timeout=PATIENCE_S).bodies)
+        assert len(consumer.poll(timeout=0)) == 0
+        assert seen == [b"1"]
+        consumer.resume([MessageQueue("paused", 0)])
+        assert list(consumer.poll(timeout=PATIENCE_S).bodies) == [b"0"]

@@ -14,6 +14,7 @@ import pytest
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.session import deadline_after
 from gantrymq.clients.transactions.checkerlink import CheckerLink
+from gantrymq.clients.transactions.commits import Commits
 from gantrymq.clients.transactions.transaction import Transaction
 from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import (
@@ -244,3 +245,27 @@ def test_what_is_sent_behind_the_end_is_refused(serving: ServingBroker, producer
         with pytest.raises(Closed, match=f"is {state}"):
             producer.send("t", b"late", transaction=transaction)
         assert len(transaction.halves) == 1
+
+
+@mends("S85")
+def test_a_callback_that_exits_amid_a_close_leaves_nothing_undone(
+    serving: ServingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the other commits nor the open transactions; its SystemExit comes out at the end."""
+
+    def leave(_future: object) -> None:
+        raise SystemExit("of a callback")
+
+    monkeypatch.setattr(Commits, "watch", lambda *_: None)  # `close` comes first
+    producer = Producer(serving.home, producer_group=GROUP, timeout=PATIENCE_S)
+    *committed, left_open = [producer.begin_transaction() for _ in range(4)]
+    for transaction in (*committed, left_open):
+        producer.send("t", b"half", transaction=transaction)
+    with hung(serving.pid_of(Role.TXN_CHECKER)):
+        futures = [transaction.commit_async() for transaction in committed]
+        futures[1].add_done_callback(leave)
+    with pytest.raises(SystemExit, match="of a callback"):
+        producer.close()
+    assert [transaction.state for transaction in committed] == ["committed"] * 3
+    assert left_open.state == "rolled_back"
+    assert not producer._link.is_open

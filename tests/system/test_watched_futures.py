@@ -8,7 +8,7 @@ import queue
 import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from gantrymq.clients.producer import Producer
+from gantrymq.clients.receipts import ReceiptFuture
+from gantrymq.clients.watched import Watched
 from gantrymq.shm import layout
 from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import Closed, QueueFull, Timeout
@@ -123,6 +125,43 @@ def test_a_raising_callback_does_not_end_the_watcher(own: Broker) -> None:
         own.process.send_signal(signal.SIGCONT)
         assert told.wait(PATIENCE_S)
         assert all(future.result(0) for future in futures)
+
+
+ASKS: dict[str, Callable[[ReceiptFuture], object]] = {
+    "result": lambda future: future.result(PATIENCE_S),
+    "exception": lambda future: future.exception(PATIENCE_S),
+    "done": lambda future: poll_until(future.done, "it is decided"),
+}
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_callbacks_run_in_the_thread_that_asks_if_that_comes_first(
+    own: Broker, ask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`SystemExit` of one comes out there, behind all others, and is no answer."""
+    where: list[threading.Thread] = []
+
+    def leave(_future: object) -> None:
+        where.append(threading.current_thread())
+        raise SystemExit("of a callback")
+
+    with Producer(own.home) as producer:
+        monkeypatch.setattr(Watched, "watch", lambda *_: None)  # the producer's own comes later
+        future = producer.send_async("t", b"x")
+        future.add_done_callback(leave)
+        future.add_done_callback(lambda _: where.append(threading.current_thread()))
+        with pytest.raises(SystemExit, match="of a callback"):
+            ASKS[ask](future)
+        assert where == [threading.current_thread()] * 2
+        assert future.result(0).queue_offset >= 0
+
+
+def test_callbacks_of_a_future_that_nobody_asks_run_in_the_producers_thread(own: Broker) -> None:
+    with Producer(own.home) as producer:
+        names: queue.SimpleQueue[str] = queue.SimpleQueue()
+        future = producer.send_async("t", b"x")
+        future.add_done_callback(lambda _: names.put(threading.current_thread().name))
+        assert names.get(timeout=PATIENCE_S) == "gantrymq-receipts"
 
 
 @mends("S70")

@@ -16,7 +16,7 @@ from gantrymq.clients.session import Session
 from gantrymq.shm import groupwire, layout
 from gantrymq.shm.groupwire import ConsumeFrom
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment
-from tests.support.groups_rig import Rig
+from tests.support.groups_rig import Hand, Rig
 from tests.support.ledgers import compact
 from tests.support.memory_sessions import memory_session
 from tests.support.simbell import SimBell
@@ -314,3 +314,56 @@ def begins(rig: Rig, group: str, committed: int = -1) -> int:
         return begun
     finally:
         file.close()
+
+
+def _reset(_member: GroupMember, peer: Hand) -> None:
+    peer.say(groupwire.Reset(1, "g", {0: 0, 1: 0}))
+
+
+def _ask_in_vain(member: GroupMember, peer: Hand) -> None:
+    peer.join()
+    member.listen()
+    assert any(assigned.revoked for assigned in member.assigned.values())
+    peer.die()
+
+
+def _choose_nothing_for_a_while(member: GroupMember, _peer: Hand) -> None:
+    member.join(ConsumeFrom.FIRST_OFFSET, {}, [])
+    _give_back(member)
+    member.join(ConsumeFrom.FIRST_OFFSET, {})
+
+
+def _get_one(member: GroupMember, peer: Hand) -> None:
+    peer.join()
+    _give_back(member)
+    peer.rig.settle()
+    peer.listen()
+    assert len(peer.granted) == len(member.assigned) == 1
+    peer.die()
+
+
+def _give_back(member: GroupMember) -> None:
+    member.listen()
+    member.release_finished()
+
+
+@mends("S83")
+@pytest.mark.parametrize(
+    ("meanwhile", "left"),
+    [(_reset, 2), (_ask_in_vain, 2), (_choose_nothing_for_a_while, 2), (_get_one, 1)],
+)
+def test_a_pause_ends_where_another_member_has_had_the_queue_and_only_there(
+    meanwhile: Callable[[GroupMember, Hand], None], left: int
+) -> None:
+    rig = Rig(orders=2)
+    _session, member = member_of(rig)
+    before = {a.number: a.lease for a in member.assigned.values()}
+    member.paused.update({a.queue: a.lease for a in member.assigned.values()})
+    member.apply_pauses()
+    meanwhile(member, rig.attach())
+    _give_back(member)
+    rig.settle()
+    member.listen()
+    assert {0, 1} == set(member.assigned)
+    assert any(member.assigned[number].lease != lease for number, lease in before.items())
+    assert sum(assigned.paused for assigned in member.assigned.values()) == left
