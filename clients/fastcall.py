@@ -87,7 +87,7 @@ class FastPut(HoldsState):
         """The methods are Python's way, for calls in another form."""
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
         form = np.zeros(ring.FORM_WORDS, np.int64)
-        self._kept: dict[int, list[tuple[str, str | None]]] = {}
+        self._kept: dict[int, tuple[tuple[str, str | None, int, Level], ...]] = {}
         self.state[fastput.FORM] = form.ctypes.data
         self.state[fastput.ONEWAY_METHOD] = id(oneway)
         self.state[fastput.URGENT_METHOD] = id(urgent)
@@ -221,8 +221,11 @@ class FastPut(HoldsState):
 
     def forget_routes(self, changes: int) -> None:
         """Learn all routes anew: so many changes of topics are counted now."""
+        # No call between these steps: as `learn`.
+        kept = self._kept
+        self._kept = {}
         self.state[fastput.ROUTES :] = 0
-        self._kept.clear()
+        del kept
         self.state[fastput.CHANGES] = changes
 
     def note_look(self) -> None:
@@ -251,16 +254,20 @@ class FastPut(HoldsState):
         """
         pair = (id(topic), 0 if tag is None else id(tag))
         first = int(fastput.cache_set(*pair))
-        kept = self._kept.setdefault(first, [])
-        ways = self.state[first : first + 4 * fastput.ROUTE_WAYS].reshape(-1, 4)
-        for way, known in enumerate(kept):
-            if known[0] is topic and known[1] is tag:
-                ways[way] = (*pair, route, level)
-                return
-        ways[1:] = ways[:-1].copy()
-        ways[0] = (*pair, route, level)
-        kept.insert(0, (topic, tag))
-        del kept[fastput.ROUTE_WAYS :]
+        before = self._kept.setdefault(first, ())
+        others = [way for way in before if way[0] is not topic or way[1] is not tag]
+        ways = ((topic, tag, route, level), *others[: fastput.ROUTE_WAYS - 1])
+        words = np.zeros(4 * fastput.ROUTE_WAYS, np.int64)
+        for number, (name, mark, *what) in enumerate(ways):
+            words[4 * number : 4 * number + 4] = id(name), 0 if mark is None else id(mark), *what
+        behind = first + len(words)
+        # No call from here on: a signal handler, which may learn and forget too, comes before both
+        # steps or after. The state names nothing that is not kept alive: another text in its place
+        # would be taken for that topic.
+        kept = self._kept
+        if first in kept and kept[first] is before:
+            kept[first] = ways
+            self.state[first:behind] = words
 
     # Machine code stands in place of these.
 

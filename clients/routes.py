@@ -102,7 +102,8 @@ class Routes:
             )
         if number is None:
             self._slots.append((topic, block))
-            number = len(self._slots) - 1
+            number = self._find(topic, block)  # a handler's may be behind it by now
+            assert number is not None, "it was added just now"
         self._write(session, number, opened, block)
         return number
 

@@ -22,7 +22,7 @@ from tests.support.trials import mends
 SIGNALS = 2000
 
 
-@mends("A7")
+@mends("A7", "S87")
 def test_handlers_send_and_close_amid_sends(unique_name: str) -> None:
     """Nothing raises, waits in vain, is lost, doubled, or stored in another topic."""
     with Broker.temporary() as broker:
