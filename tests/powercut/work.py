@@ -360,11 +360,12 @@ class Work:
         topics = [*READ_BY[AUDIT]]
         with PullConsumer(AUDIT, topics, home=self.home, consume_from=first) as consumer:
             while not self.stop.is_set():
-                batch = consumer.poll(max_messages=20, timeout=0.2)
-                for body in batch.bodies:
-                    self.told("got", AUDIT, bytes(body).decode())
-                if self.dice.random() < 0.3:
-                    consumer.commit()
+                with suppress(BrokerGone):  # between two lives; the next call attaches again
+                    batch = consumer.poll(max_messages=20, timeout=0.2)
+                    for body in batch.bodies:
+                        self.told("got", AUDIT, bytes(body).decode())
+                    if self.dice.random() < 0.3:
+                        consumer.commit()
 
 
 def _numbers(folder: Path) -> list[int]:
