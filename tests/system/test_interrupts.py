@@ -33,14 +33,14 @@ QUEUES: Final = 4
 STEP: Final = int(os.environ.get("GANTRYMQ_TEST_INTERRUPT_EACH", "11"))
 
 #: A session, or a loop, that is broken off as it is made or ended is ended by its finalizer.
-pytestmark = pytest.mark.filterwarnings(
+FINALIZED: Final = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
 )
 
 
 @pytest.fixture(autouse=True)
 def finalized() -> Iterator[None]:
-    """What was broken off is ended here, not amid another file's test."""
+    """What was broken off is ended here, not amid another test."""
     yield
     gc.collect()
 
@@ -149,6 +149,7 @@ def test_polls(reader: Reader) -> None:
 
 
 @mends("S82")
+@FINALIZED
 @pytest.mark.parametrize("name", ["poll", "commit", "position", "pause", "close"])
 def test_what_a_call_has_returned_does_not_come_again_for_a_later_one(
     reader: Reader, name: str
@@ -189,6 +190,7 @@ def test_polls_that_wait(reader: Reader) -> None:
 
 
 @mends("S41")
+@FINALIZED
 def test_loops(reader: Reader) -> None:
     def scene(interrupt: Interrupt) -> None:
         got: list[ReceivedMessage] = []
@@ -262,6 +264,7 @@ def test_first_polls(reader: Reader) -> None:
 
 
 @mends("S41")
+@FINALIZED
 def test_closes(reader: Reader) -> None:
     """What was handed out to nobody comes to the next member; a second `close` ends it."""
 
@@ -279,6 +282,7 @@ def test_closes(reader: Reader) -> None:
 
 
 @mends("S41")
+@FINALIZED
 def test_joins(reader: Reader) -> None:
     """A member that nobody has got does not keep its queues."""
 
@@ -354,6 +358,7 @@ def test_sends(sender: Sender, call: str) -> None:
 
 
 @mends("S41")
+@FINALIZED
 def test_closes_of_producers(broker: Broker, topic: str) -> None:
     def scene(interrupt: Interrupt) -> None:
         producer = Producer(home=broker.home)
@@ -398,6 +403,7 @@ def _interrupt_each_locking(scene: Callable[[Interrupt], None]) -> None:
 
 
 @mends("S64")
+@FINALIZED
 def test_requests_leave_no_lock(broker: Broker) -> None:
     numbers = count()
     with Producer(home=broker.home, producer_group="p") as producer:
@@ -463,6 +469,7 @@ def test_receipts_leave_no_lock(sender: Sender) -> None:
 
 
 @mends("S64")
+@FINALIZED
 def test_sends_to_a_broker_that_is_away_end_by_what_the_handler_raised() -> None:
     with Broker.temporary() as broker:
         producer = Producer(home=broker.home)
