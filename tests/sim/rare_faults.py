@@ -7,6 +7,7 @@ from functools import partial
 
 from gantrymq.shm import layout
 from gantrymq.shm.codes import ParkMode, Role
+from gantrymq.workers.scheduler import progress, timerfiling, timers
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything
 from tests.sim.scenario import World
@@ -143,8 +144,26 @@ def _ask_for_recalls(world: World) -> None:
         recaller.pause_ns = 3_000_000
 
 
+def count_amid_filing(world: World) -> None:
+    """The scheduler counts what it has done whenever it can, and dies.
+
+    Meanwhile timers of many minutes come, and some that are overdue when they are read.
+    """
+    progress.interval_ns = 1
+    timers.FILED_UNITS, timerfiling.MINUTES_MAX = 3, 1  # type: ignore[misc]
+    now_ms = world.simulation.clock.wall_ms()
+    for producer in world.producers:
+        producer.waits = [(ParkMode.AT, now_ms + 60_000 * minute) for minute in range(1, 60)]
+        producer.waits += [(ParkMode.AT, now_ms + ms) for ms in range(30)]
+        producer.at_once = 0
+        producer.send_more(40)
+    world.simulation.kill_at_mark("scheduler.after_note", world.dice.randint(1, 10))
+    let_pass(world, 60)
+
+
 #: By name.
 RARE: tuple[Callable[[World], None], ...] = (
     leave_unanswered, die_amid_appends, stall_the_writer, hold_by_timers, ask_for_timers,
     join_otherwise, lose_what_came_due, wait_for_short_delays, lose_a_recall, replace_who_recalled,
+    count_amid_filing,
 )  # fmt: skip

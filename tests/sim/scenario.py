@@ -26,7 +26,7 @@ from tests.support.simbatches import check_batch_units, write_topics
 from tests.support.simclients import SimConsumer
 from tests.support.simdisk import DISK_BYTES, ROOM_FOR_ALL
 from tests.support.simmachine import ROLES, SimMachine
-from tests.support.simpace import tarry
+from tests.support.simpace import file_few, tarry
 from tests.support.simproducer import SimProducer
 from tests.support.simrecaller import SimRecaller
 from tests.support.simulation import AgentActor, Simulation
@@ -144,6 +144,7 @@ def new_world(seed: int, produces: type[SimProducer] = SimProducer) -> World:
     safe = frozenset(name for name in TOPICS if TOPICS[name][1] == "durable")
     simulation, model = Simulation(seed), Model(safe)
     machine = SimMachine(simulation, model, TOPICS)
+    file_few(simwidth.dice_of(seed, "timers"))
     if BATCH_TOPICS:
         write_topics(machine.disk, {name: TOPICS[name] for name in BATCH_TOPICS})
     world = World(simulation, model, machine, [], [])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gantrymq.brokerd import parkedholder
+from gantrymq.shm import layout
 from gantrymq.shm.schedulerwire import CANCELLED
 from gantrymq.workers.origins import OriginScan
 from gantrymq.workers.scheduler import strikes
@@ -29,8 +30,7 @@ def counted_before_durable() -> None:
     def hasty(note: ProgressNote) -> bool:
         note._delivery.end = 0
         if note._picture is not None:
-            counted, seq, repeats = note._picture
-            note._picture = replace(counted, scanned=0), seq, repeats
+            note._picture = note._picture._replace(appended=0)
         return write(note)
 
     put_over(ProgressNote, "_write_if_sure", hasty)
@@ -42,11 +42,19 @@ def counted_before_answered() -> None:
 
     def hasty(note: ProgressNote) -> bool:
         if note._picture is not None:
-            counted, _seq, repeats = note._picture
-            note._picture = counted, -1, repeats
+            note._picture = note._picture._replace(seq=-1)
         return write(note)
 
     put_over(ProgressNote, "_write_if_sure", hasty)
+
+
+def counted_before_filed() -> None:
+    """The note counts copies of timers that a start reads again."""
+
+    def hasty(timers: Timers) -> int:
+        return timers._board.word(layout.BOARD_APPENDED)
+
+    put_over(Timers, "counted_from", hasty)
 
 
 def origins_not_looked_for() -> None:
@@ -144,6 +152,7 @@ PLANTS: dict[str, Callable[[], None]] = {
     for plant in (
         counted_before_durable,
         counted_before_answered,
+        counted_before_filed,
         origins_not_looked_for,
         a_millisecond_early,
         by_the_wall_clock,

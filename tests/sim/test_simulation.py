@@ -153,6 +153,7 @@ WITHIN = {
     "removed_undispatched": "overfill_the_disk",
     "counted_before_durable": "lose_what_came_due",
     "counted_before_answered": "stall_the_writer",
+    "counted_before_filed": "count_amid_filing",
     "origins_not_looked_for": "kill_an_agent",
     "a_millisecond_early": "wait_for_short_delays",
     "by_the_wall_clock": "step_the_clock",

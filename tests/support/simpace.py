@@ -11,7 +11,7 @@ from gantrymq.workers.housekeeper import indexer, pace
 from gantrymq.workers.reader import catchup, extensions
 from gantrymq.workers.scheduler import agent as scheduler
 from gantrymq.workers.scheduler import progress as progressnote
-from gantrymq.workers.scheduler import recalls
+from gantrymq.workers.scheduler import recalls, timerfiling, timers
 from gantrymq.workers.transactions import agent as checker
 from gantrymq.workers.transactions import progress as transactionnote
 
@@ -32,8 +32,11 @@ _PACE = tuple((retention.PACE, name) for name in ("grace", "patience", "first", 
 _WORK = ((extensions, "work_max"), (catchup, "work_max"))
 _INDEX = ((indexer, "pending_max"), (indexer, "slots_after"))
 _LEDGER = ((ledger, "compact_bytes"), (ledgersuccessor, "step_pieces"))
+_TIMERS = (
+    (timers, "UNITS_MAX"), (timers, "FILED_UNITS"), (timerfiling, "MINUTES_MAX"),
+)  # fmt: skip
 _PAGES = ((pagecache, "STEP_BYTES"), (pace, "FIRST_SHARE"))
-_CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK, *_INDEX, *_PAGES, *_LEDGER)
+_CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK, *_INDEX, *_PAGES, *_LEDGER, *_TIMERS)
 _REAL = [(owner, name, getattr(owner, name)) for owner, name in _CHANGED]
 
 
@@ -50,12 +53,21 @@ def hurry() -> None:
     retention.PACE.grace = 1_000_000
     retention.PACE.patience = 300_000_000
     retention.PACE.first = retention.PACE.between = retention.PACE.look = 20_000_000
+    for owner, name, value in _REAL:
+        if (owner, name) in _TIMERS:
+            setattr(owner, name, value)
 
 
 def compact_soon(dice: random.Random) -> None:
     """A ledger of some entries counts as large, as a rule, and is made anew in many steps."""
     ledger.compact_bytes = dice.choice([500, 3_000, 10_000])
     ledgersuccessor.step_pieces = dice.choice([1, 3, 10])
+
+
+def file_few(dice: random.Random) -> None:
+    """Timers are read and filed some at a time, as where very many come: each at its own stage."""
+    for module, name in _TIMERS:
+        setattr(module, name, dice.choice([1, 3, 1_000]))
 
 
 def tarry() -> None:

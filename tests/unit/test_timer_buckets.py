@@ -96,11 +96,15 @@ def test_what_is_gathered_is_in_memory_until_it_is_filed() -> None:
     buckets = TimerBuckets(SimStorage(Disk()))
     buckets.belong_to(MADE)
     filing = TimerFiling(buckets)
-    for first in (0, 50):
+
+    def gather(first: int) -> None:
         spread = entries(*range(first, first + 50))
         spread["ms"] += np.arange(50) * MINUTE_MS
-        filing.gather(spread, (first, first + 50), first + 49)
-    steps = 0
+        filing.gather(spread, (first, first + 50), first + 49, 1_000 + first)
+
+    gather(0)
+    steps, known = 0, 50
+    counted: list[tuple[int, int]] = []
     while filing:
         gathered = [n for run in filing.runs() for n in run["position"].tolist()]
         filed = [
@@ -108,11 +112,20 @@ def test_what_is_gathered_is_in_memory_until_it_is_filed() -> None:
             for minute in range(50)
             for n in buckets.look_on(MS + minute * MINUTE_MS, {}, 9)[0]["position"].tolist()
         ]
-        assert sorted(gathered + filed) == list(range(100))
-        filing.file_some()
+        assert sorted(gathered + filed) == list(range(known))
+        assert filing.next == known
+        assert filing.since == 1_000 + (counted[-1][0] if counted else 0)
+        assert filing.left == len(gathered)
+        if steps in (2, 4):
+            gather(known)
+            known += 50
+            assert filing.next == known
+        _opened, behind = filing.file_some()
+        counted += [behind] if behind is not None else []
         steps += 1
-    assert steps > 3
+    assert counted == [(50, 49), (150, 149)]  # what came meanwhile is filed together
     assert not list(filing.runs())
+    assert filing.next == filing.since == -1
     buckets.close()
 
 

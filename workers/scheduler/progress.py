@@ -8,7 +8,7 @@ in the log, whatever happens.
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gantrymq.shm import layout
 from gantrymq.shm.marks import mark
@@ -87,6 +87,15 @@ def steps_of(note: Note, *, same_boot: bool) -> Steps:
     return Steps(note.frozen, note.paces, note.unsure, note.stamped_ms)
 
 
+class _Picture(NamedTuple):
+    """A note that does not hold yet."""
+
+    note: Note
+    appended: int  # where the log ended then
+    seq: int  # that must be answered
+    repeats: int  # how often copies were put again
+
+
 class ProgressNote:
     """Writes `gantry/schedule.json` and `config/delayOffset.json`."""
 
@@ -101,8 +110,7 @@ class ProgressNote:
         self.found = scheduler_note(storage, self.others, low)
         self._written = self.found
         self._exported = read_level_offsets(storage)
-        # With it: the number that must be answered, and how often copies were put again.
-        self._picture: tuple[Note, int, int] | None = None
+        self._picture: _Picture | None = None
         self._next_ns = 0
 
     def follow(self, levels: DelayLevels, timers: Timers, time: Timeline) -> None:
@@ -196,9 +204,8 @@ class ProgressNote:
         board, delivery = self._board, self._delivery
         if delivery.waits_again:
             return
-        # Before anything that is not counted is put: its copy is behind this. What is counted as
-        # read is not: once the disk has it, no power cut puts other records in its place.
-        scanned = board.word(layout.BOARD_APPENDED)
+        # Before anything that is not counted is put: its copy is behind this.
+        scanned = self._timers.counted_from()
         done_ms = self._timers.done_ms()
         if any(done < put for done, put in zip(done_ms, self._put_ms(), strict=True)):
             return  # what came late, or was held, is put first: to count less would repeat others
@@ -215,7 +222,10 @@ class ProgressNote:
             timers_floor=self._timers.moved.floor,
             **self._clock_now(),
         )
-        self._picture = (note, delivery.put_seq, delivery.repeats)
+        # All that is counted as read is before this: once the disk has it, no power cut puts other
+        # records in its place.
+        appended = board.word(layout.BOARD_APPENDED)
+        self._picture = _Picture(note, appended, delivery.put_seq, delivery.repeats)
 
     def _put_ms(self) -> tuple[int, int]:
         """The largest times of what was put by this agent, and perhaps by those before."""
@@ -226,14 +236,14 @@ class ProgressNote:
     def _write_if_sure(self) -> bool:
         if self._picture is None:
             return False
-        note, seq, repeats = self._picture
+        note, appended, seq, repeats = self._picture
         delivery = self._delivery
         if delivery.repeats != repeats:  # what it counts goes up under other numbers
             self._picture = None
             self._next_ns = 0
             return False
         durable = self._board.word(layout.BOARD_DURABLE)
-        if delivery.answered_seq < seq or durable < max(delivery.end, note.scanned):
+        if delivery.answered_seq < seq or durable < max(delivery.end, appended):
             return False
         if not self._timers.buckets.sync_some(BUCKETS_AT_ONCE):
             return True

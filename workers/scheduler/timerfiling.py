@@ -1,18 +1,19 @@
 """Timers that were read, on their way into buckets: some buckets in each step.
 
 Each bucket costs a write whatever goes into it, and timers may be spread over thousands of minutes.
-So units are gathered for a while, and what belongs together is written together. Until all of them
-are filed they count as unread.
+So units are gathered for a while, and what belongs together is written together, while the next
+units are gathered. Until all of those that are filed together are filed they count as unread.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS
-from gantrymq.workers.scheduler.timerpool import ENTRY
+from gantrymq.workers.scheduler.timerpool import AFTER_BIT, ENTRY, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,69 +28,114 @@ MINUTES_MAX: Final = 8
 
 
 class TimerFiling:
-    """What is gathered, then what is left of it."""
+    """What is being filed, and what was gathered since."""
 
     def __init__(self, buckets: TimerBuckets) -> None:
         self._buckets = buckets
-        self._clear()
-
-    def _clear(self) -> None:
-        self._parts: list[Entries] = []
+        self._gathered = _Gathered()
+        self._begun: _Gathered | None = None  # its entries are these, in order of their minutes:
         self._entries: Entries = np.zeros(0, ENTRY)
-        self._opened: list[Entries] = []  # filed in buckets that are open: they come now
         self._cuts: NDArray[np.intp] = np.zeros(0, np.intp)  # where minutes begin, and the end
-        self.next = -1  # queue offset behind what was gathered; -1: nothing was
-        self.position = -1  # of the last record
-        self.units = 0
-        self.has_begun = False
+        self._opened: list[Entries] = []  # filed in buckets that are open: they come now
 
     def __bool__(self) -> bool:
         """Whether there is something that is not filed."""
-        return self.next >= 0
+        return bool(self._begun or self._gathered.units)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something is being filed."""
+        return self._begun is not None
+
+    @property
+    def next(self) -> int:
+        """Queue offset behind the last unit that is here; -1: there is none."""
+        last = self._gathered if self._gathered.units else self._begun
+        return last.next if last else -1
+
+    @property
+    def units(self) -> int:
+        """How many were gathered, and are not being filed."""
+        return self._gathered.units
+
+    @property
+    def since(self) -> int:
+        """Where the log ended before the first of what is here was read; -1: nothing is here."""
+        return (self._begun or self._gathered).since
 
     @property
     def left(self) -> int:
         """Entries that are not filed."""
-        begun = int(self._cuts[-1] - self._cuts[0]) if len(self._cuts) else 0
-        return begun + sum(map(len, self._parts))
+        return sum(map(len, self.runs()))
 
     def runs(self) -> Iterator[Entries]:
         """Entries that are not filed."""
-        yield from self._parts
         if len(self._cuts):
             yield self._entries[self._cuts[0] :]
+        yield from self._gathered.parts
 
-    def gather(self, entries: Entries, units: tuple[int, int], position: int) -> None:
-        """Take in entries of `units`: first, and behind the last; `position` of the last record."""
-        self._parts.append(entries)
-        self.next = units[1]
-        self.units += units[1] - units[0]
-        self.position = max(self.position, position)
+    def next_ms(self) -> tuple[int, int]:
+        """The first point in time, and delay, of what is not filed; NEVER without any."""
+        at = after = NEVER
+        for run in self.runs():
+            is_after = run["size"] & AFTER_BIT != 0
+            at = min(at, int(run["ms"][~is_after].min(initial=NEVER)))
+            after = min(after, int(run["ms"][is_after].min(initial=NEVER)))
+        return at, after
 
-    def file_some(self) -> Entries:
-        """Write to some minutes; returns what of it belongs to buckets that were opened already.
+    def gather(
+        self, entries: Entries, units: tuple[int, int], position: int, appended: int
+    ) -> None:
+        """Take in entries of `units`: first, and behind the last; `position` of the last record.
 
-        Raises OSError: what is not written stays to be filed.
+        `appended`: where the log ended before they were read.
         """
-        if not self.has_begun:
+        gathered = self._gathered
+        if not gathered.units:
+            gathered.since = appended
+        gathered.parts.append(entries)
+        gathered.next = units[1]
+        gathered.units += units[1] - units[0]
+        gathered.position = max(gathered.position, position)
+
+    def file_some(self) -> tuple[Entries, tuple[int, int] | None]:
+        """Write to some minutes; what of it belongs to buckets that were opened already.
+
+        And, once all that is filed together is filed, the queue offset behind it and the position
+        of its last record. Raises OSError: what is not written stays to be filed.
+        """
+        if self._begun is None:
             self._begin()
-            return self._entries[:0]
+            return self._entries[:0], None
         for _ in range(min(MINUTES_MAX, len(self._cuts) - 1)):
             part = self._entries[self._cuts[0] : self._cuts[1]]
             is_open = self._buckets.append(part)
             self._cuts = self._cuts[1:]
             self._opened.append(part[is_open])
-        opened, self._opened = [self._entries[:0], *self._opened], []
-        if len(self._cuts) <= 1:
-            self._clear()
-        return np.concatenate(opened)
+        opened, self._opened = np.concatenate([self._entries[:0], *self._opened]), []
+        if len(self._cuts) > 1:
+            return opened, None
+        filed = self._begun.next, self._begun.position
+        self._begun, self._entries, self._cuts = None, self._entries[:0], self._cuts[:0]
+        return opened, filed
 
     def _begin(self) -> None:
-        entries = np.concatenate(self._parts)
+        entries = np.concatenate(self._gathered.parts)
         minutes = (entries["ms"] - 1) // MINUTE_MS
         order = np.argsort(minutes, kind="stable")
         self._entries, minutes = entries[order], minutes[order]
         starts = np.flatnonzero(np.diff(minutes)) + 1
         self._cuts = np.concatenate(([0], starts, [len(entries)])) if len(entries) else self._cuts
-        self._parts = []
-        self.has_begun = True
+        self._begun, self._gathered = self._gathered, _Gathered()
+        self._begun.parts = []
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Units that are filed together."""
+
+    parts: list[Entries] = field(default_factory=list)
+    next: int = -1  # queue offset behind the last
+    position: int = -1  # of its record
+    units: int = 0
+    since: int = -1  # where the log ended before the first was read

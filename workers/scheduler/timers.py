@@ -149,8 +149,8 @@ class Timers:
     def _can_read(self) -> bool:
         if self.queue < 0 or len(self._loose) or len(self._at) + len(self._after) > POOL_MAX:
             return False
-        most = CATCH_UP_UNITS if self._is_catching_up else FILED_UNITS
-        if self._filing.has_begun or self._filing.units >= most:
+        is_large = self._is_catching_up or self._filing.has_begun
+        if self._filing.units >= (CATCH_UP_UNITS if is_large else FILED_UNITS):
             return False
         low, high = self._bounds()
         return high > max(self.next, self._filing.next, low)
@@ -166,13 +166,17 @@ class Timers:
         return max(self._time.wall_ms(), self._time.filed_ms()) + LEAD_MS
 
     def read(self) -> int:
-        """Open a bucket, or read some units, or file some; how many units, or 1. Raises OSError."""
+        """Open a bucket, or read some units, or file some; how much was done. Raises OSError.
+
+        What is being filed does not keep the next units unread: recalls wait for those.
+        """
         if self.queue >= 0 and not self._filing:
             self.next = max(self.next, self._bounds()[0])  # what was removed is not waited for
         if not self._can_open():
-            if self._can_read():
-                return self._read_units()
-            return self._file_some() if self._filing else 0
+            done = self._read_units() if self._can_read() else 0
+            if self._filing.has_begun or (self._filing and not done):
+                done += self._file_some()
+            return done
         entries = self.buckets.open_next()
         if entries is not None:
             self._take_in(self._that_wait(entries))
@@ -190,22 +194,22 @@ class Timers:
 
     def _read_units(self) -> int:
         low, high = self._bounds()
+        appended = self._board.word(layout.BOARD_APPENDED)
         first = max(self.next, self._filing.next, low)
         entries, count, position = self._entries_from(first, min(high, first + UNITS_MAX))
         killers = entries["size"] & KILLERS != 0
         loose = self._are_due(entries) & ~killers
         if self._is_catching_up:
             loose[:] = False  # what a bucket may have already is not delivered beside it
-        self._filing.gather(entries[~loose], (first, first + count), position)
+        self._filing.gather(entries[~loose], (first, first + count), position, appended)
         self._loose.add(entries[loose])
         return count
 
     def _file_some(self) -> int:
-        filing = self._filing
-        behind = filing.next, max(self.last_position, filing.position)
-        opened = filing.file_some()
-        if not filing:
-            self.next, self.last_position = behind
+        opened, filed = self._filing.file_some()
+        if filed is not None:
+            self.next = filed[0]
+            self.last_position = max(self.last_position, filed[1])
         if len(opened):
             self._take_in(self._holds.sift(opened))
             self._keep_small()
@@ -470,16 +474,21 @@ class Timers:
 
     @property
     def can_be_counted(self) -> bool:
-        """Whether all that was read is in a bucket or was put."""
-        on_the_way = len(self._loose) or self._filing
-        return not on_the_way and not self._is_catching_up and not self.moved.below
+        """Whether all units below `next` are in a bucket or were put."""
+        return not len(self._loose) and not self._is_catching_up and not self.moved.below
+
+    def counted_from(self) -> int:
+        """Log position below which no copy is of units from `next` on."""
+        appended = self._board.word(layout.BOARD_APPENDED)
+        return self._filing.since if self._filing else appended
 
     def done_ms(self) -> tuple[int, int]:
-        """Points in time, and delays, up to which all is put, of the units that were read."""
+        """Points in time, and delays, up to which all is put, of all units that were read."""
         unopened = self.buckets.next_ms()
+        unfiled = self._filing.next_ms()
         held = [part["ms"].tolist() for part in self._holds.parts()]
-        at = min([self._at.next_ms(), *held[0]]) - 1
-        after = min([self._after.next_ms(), *held[1]]) - 1
+        at = min([self._at.next_ms(), unfiled[0], *held[0]]) - 1
+        after = min([self._after.next_ms(), unfiled[1], *held[1]]) - 1
         now_ms, now_after = self._time.wall_ms(), self._now_after()
         return min(at, unopened, now_ms), min(after, unopened, now_after)
 
