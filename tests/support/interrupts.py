@@ -7,6 +7,7 @@ import dis
 import re
 import sys
 import threading
+from collections.abc import Callable
 from functools import cache
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, Self
@@ -80,11 +81,14 @@ class Interrupt:
     """`with` it: Interrupted is raised once, at the n-th place of the client's code, and ends here.
 
     `was_hit` says whether there are so many; `place` where that was. `within` is a pattern of the
-    functions that count.
+    functions that count. With a `handler`, that is called in its place.
     """
 
-    def __init__(self, number: int, within: str = "") -> None:
+    def __init__(
+        self, number: int, within: str = "", handler: Callable[[], None] | None = None
+    ) -> None:
         self._left = number
+        self._handler = handler
         self._within = re.compile(within)
         self._last: tuple[FrameType, int] | None = None
         self._leaving: list[FrameType] = []  # that call an `__exit__`
@@ -123,7 +127,9 @@ class Interrupt:
         if self._left < 0:
             self.was_hit = True
             self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-            raise Interrupted
+            if self._handler is None:
+                raise Interrupted
+            self._handler()
 
     def __enter__(self) -> Self:
         self._before = sys.gettrace()
