@@ -112,14 +112,10 @@ class TimerBuckets:
 
     # ------------------------------------------------------------------------------------ writing
 
-    def append(self, entries: Entries) -> NDArray[np.bool_]:
-        """Put entries where they belong: one write for each bucket. Raises OSError.
-
-        Returns which of them belong to buckets that were opened already.
-        """
-        opened = np.zeros(len(entries), np.bool_)
+    def append(self, entries: Entries) -> None:
+        """Put entries where they belong: one write for each bucket. Raises OSError."""
         if not len(entries):
-            return opened
+            return
         minutes = (entries["ms"] - 1) // MINUTE_MS
         keys = minutes * MINUTE_MS
         if self._split:
@@ -129,10 +125,9 @@ class TimerBuckets:
         keys, entries = keys[order], entries[order]
         starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
         for first, end in zip(starts.tolist(), [*starts.tolist()[1:], len(keys)], strict=True):
-            opened[order[first:end]] = self._write(int(keys[first]), entries[first:end])
-        return opened
+            self._write(int(keys[first]), entries[first:end])
 
-    def _write(self, start: int, entries: Entries) -> bool:
+    def _write(self, start: int, entries: Entries) -> None:
         minute = start // MINUTE_MS
         name = str(minute)
         if minute in self._split:
@@ -142,10 +137,8 @@ class TimerBuckets:
         self._open[name] = (file, size + entries.nbytes)
         self._dirty.add(name)
         self._know(name)
-        if name in self._passed:
-            return True
-        self._count(name, _timers_in(entries))
-        return False
+        if name not in self._passed:
+            self._count(name, _timers_in(entries))
 
     def _file(self, name: str) -> tuple[File, int]:
         if name in self._open:
@@ -181,8 +174,8 @@ class TimerBuckets:
             heapq.heappop(self._order)
         return self._order[0][0] if self._order else NEVER
 
-    def open_next(self) -> Entries | None:
-        """Entries of the first bucket; None: it was only split. Raises OSError."""
+    def open_next(self) -> tuple[Entries, tuple[int, int]] | None:
+        """Entries of the first bucket, and its span; None: it was only split. Raises OSError."""
         name = self._order[0][1]
         if self._is_to_be_split(name):
             self._split_minute(name)
@@ -191,8 +184,9 @@ class TimerBuckets:
         self._known.discard(name)
         self.shifts += 1
         self.waiting -= self._counts.pop(name, 0)
-        self._passed[name] = span_of(name)[1]
-        return in_order(self._read(name, 0, size))
+        span = span_of(name)
+        self._passed[name] = span[1]
+        return in_order(self._read(name, 0, size)), span
 
     def unopened(self) -> list[str]:
         """Names of buckets that were not opened, by their times; minutes before their seconds."""
@@ -219,6 +213,13 @@ class TimerBuckets:
         """Whether the bucket of a time was opened."""
         minute, second = _names_of(ms)
         return second in self._passed or (minute in self._passed and second not in self._known)
+
+    def are_open(self, entries: Entries) -> NDArray[np.bool_]:
+        """Which entries belong to buckets that were opened."""
+        latest = max(self._passed.values(), default=-1)
+        seconds = (entries["ms"] - 1) // SECOND_MS
+        near = np.unique(seconds[entries["ms"] <= latest]).tolist()
+        return np.isin(seconds, [one for one in near if self.is_open((one + 1) * SECOND_MS)])
 
     def has_all(self, names: Iterable[str]) -> bool:
         """Whether all of these files are there, and none is done with or split."""

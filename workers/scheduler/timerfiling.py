@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS
-from gantrymq.workers.scheduler.timerpool import AFTER_BIT, ENTRY, NEVER
+from gantrymq.workers.scheduler.timerpool import ENTRY, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,6 @@ class TimerFiling:
         self._begun: _Gathered | None = None  # its entries are these, in order of their minutes:
         self._entries: Entries = np.zeros(0, ENTRY)
         self._cuts: NDArray[np.intp] = np.zeros(0, np.intp)  # where minutes begin, and the end
-        self._opened: list[Entries] = []  # filed in buckets that are open: they come now
 
     def __bool__(self) -> bool:
         """Whether there is something that is not filed."""
@@ -63,25 +62,20 @@ class TimerFiling:
         """Where the log ended before the first of what is here was read; -1: nothing is here."""
         return (self._begun or self._gathered).since
 
-    @property
-    def left(self) -> int:
-        """Entries that are not filed."""
-        return sum(map(len, self.runs()))
-
     def runs(self) -> Iterator[Entries]:
         """Entries that are not filed."""
         if len(self._cuts):
             yield self._entries[self._cuts[0] :]
         yield from self._gathered.parts
 
-    def next_ms(self) -> tuple[int, int]:
-        """The first point in time, and delay, of what is not filed; NEVER without any."""
-        at = after = NEVER
-        for run in self.runs():
-            is_after = run["size"] & AFTER_BIT != 0
-            at = min(at, int(run["ms"][~is_after].min(initial=NEVER)))
-            after = min(after, int(run["ms"][is_after].min(initial=NEVER)))
-        return at, after
+    def next_ms(self) -> int:
+        """The earliest time of what is not filed; NEVER without any."""
+        return min((int(run["ms"].min(initial=NEVER)) for run in self.runs()), default=NEVER)
+
+    def within(self, span: tuple[int, int]) -> Entries:
+        """What is not filed of a bucket's span."""
+        found = [run[(run["ms"] > span[0]) & (run["ms"] <= span[1])] for run in self.runs()]
+        return np.concatenate([self._entries[:0], *found])
 
     def gather(
         self, entries: Entries, units: tuple[int, int], position: int, appended: int
@@ -98,26 +92,23 @@ class TimerFiling:
         gathered.units += units[1] - units[0]
         gathered.position = max(gathered.position, position)
 
-    def file_some(self) -> tuple[Entries, tuple[int, int] | None]:
-        """Write to some minutes; what of it belongs to buckets that were opened already.
+    def file_some(self) -> tuple[int, int] | None:
+        """Write to some minutes. Raises OSError: what is not written stays to be filed.
 
-        And, once all that is filed together is filed, the queue offset behind it and the position
-        of its last record. Raises OSError: what is not written stays to be filed.
+        Once all that is filed together is filed: the queue offset behind it, and the position of
+        its last record.
         """
         if self._begun is None:
             self._begin()
-            return self._entries[:0], None
+            return None
         for _ in range(min(MINUTES_MAX, len(self._cuts) - 1)):
-            part = self._entries[self._cuts[0] : self._cuts[1]]
-            is_open = self._buckets.append(part)
+            self._buckets.append(self._entries[self._cuts[0] : self._cuts[1]])
             self._cuts = self._cuts[1:]
-            self._opened.append(part[is_open])
-        opened, self._opened = np.concatenate([self._entries[:0], *self._opened]), []
         if len(self._cuts) > 1:
-            return opened, None
+            return None
         filed = self._begun.next, self._begun.position
         self._begun, self._entries, self._cuts = None, self._entries[:0], self._cuts[:0]
-        return opened, filed
+        return filed
 
     def _begin(self) -> None:
         entries = np.concatenate(self._gathered.parts)

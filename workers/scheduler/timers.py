@@ -1,9 +1,9 @@
 """Timers: what waits in rmq_sys_wheel_timer, by its exact millisecond, in bounded memory.
 
-Every unit is read once: its entry goes into a bucket file, and into memory if its bucket was opened
-already; what is due when it is read goes to memory alone, and nothing is counted before it is put.
-After a start, all units that are not counted are read into buckets first: a record that stands
-there twice is found out when its bucket is opened.
+Every unit is read once: its entry goes into a bucket file, and into memory at once if its bucket
+was opened already; what is due when it is read goes to memory alone, and nothing is counted before
+it is put. After a start, all units that are not counted are read into buckets first: a record that
+stands there twice is found out when its bucket is opened.
 """
 
 from __future__ import annotations
@@ -177,9 +177,11 @@ class Timers:
             if self._filing.has_begun or (self._filing and not done):
                 done += self._file_some()
             return done
-        entries = self.buckets.open_next()
-        if entries is not None:
-            self._take_in(self._that_wait(entries))
+        opened = self.buckets.open_next()
+        if opened is not None:
+            entries, span = opened
+            coming = self._holds.sift(self._filing.within(span))
+            self._take_in(np.concatenate((self._that_wait(entries), coming)))
             self._keep_small()
         return 1
 
@@ -201,18 +203,20 @@ class Timers:
         loose = self._are_due(entries) & ~killers
         if self._is_catching_up:
             loose[:] = False  # what a bucket may have already is not delivered beside it
-        self._filing.gather(entries[~loose], (first, first + count), position, appended)
         self._loose.add(entries[loose])
+        entries = entries[~loose]
+        self._filing.gather(entries, (first, first + count), position, appended)
+        soon = entries[self.buckets.are_open(entries)]
+        if len(soon):
+            self._take_in(self._holds.sift(soon))
+            self._keep_small()
         return count
 
     def _file_some(self) -> int:
-        opened, filed = self._filing.file_some()
+        filed = self._filing.file_some()
         if filed is not None:
             self.next = filed[0]
             self.last_position = max(self.last_position, filed[1])
-        if len(opened):
-            self._take_in(self._holds.sift(opened))
-            self._keep_small()
         return 1
 
     def _entries_from(self, first: int, end: int) -> tuple[Entries, int, int]:
@@ -274,7 +278,9 @@ class Timers:
         """How many were not handed in, but for what only an opened bucket shows to be gone."""
         pools = len(self._loose) + len(self._at) + len(self._after)
         unread = max(0, self.written() - max(self.next, self._filing.next))
-        return unread + self._filing.left + self.buckets.waiting + pools + len(self._holds)
+        coming = [run[~self.buckets.are_open(run)] for run in self._filing.runs()]
+        unread += sum(map(len, coming))
+        return unread + self.buckets.waiting + pools + len(self._holds)
 
     # ----------------------------------------------------------------------------------- delivery
 
@@ -483,18 +489,19 @@ class Timers:
         return self._filing.since if self._filing else appended
 
     def done_ms(self) -> tuple[int, int]:
-        """Points in time, and delays, up to which all is put, of all units that were read."""
+        """Points in time, and delays, up to which all is put, of units below `next`."""
         unopened = self.buckets.next_ms()
-        unfiled = self._filing.next_ms()
         held = [part["ms"].tolist() for part in self._holds.parts()]
-        at = min([self._at.next_ms(), unfiled[0], *held[0]]) - 1
-        after = min([self._after.next_ms(), unfiled[1], *held[1]]) - 1
+        at = min([self._at.next_ms(), *held[0]]) - 1
+        after = min([self._after.next_ms(), *held[1]]) - 1
         now_ms, now_after = self._time.wall_ms(), self._now_after()
         return min(at, unopened, now_ms), min(after, unopened, now_after)
 
     def counted(self, made: str, done_ms: int) -> None:
         """A note that says so is durable."""
         self.made = made
+        # What is filed later is not to be in a bucket that looks new, nor delivered if recalled.
+        done_ms = min(done_ms, self._filing.next_ms() - 1)
         self.buckets.forget_passed(done_ms)
         self._holds.forget(done_ms, self.moved.floor)
 
