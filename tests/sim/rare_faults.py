@@ -157,6 +157,7 @@ def count_amid_filing(world: World) -> None:
         producer.waits += [(ParkMode.AT, now_ms + ms) for ms in range(30)]
         producer.at_once = 0
         producer.send_more(40)
+    _ask_for_recalls(world)
     world.simulation.kill_at_mark("scheduler.after_note", world.dice.randint(1, 10))
     let_pass(world, 60)
 
