@@ -149,7 +149,7 @@ def count_amid_filing(world: World) -> None:
 
     Meanwhile timers of many minutes come, and some that are overdue when they are read.
     """
-    progress.interval_ns = 1
+    usual_ns, progress.interval_ns = progress.interval_ns, 1
     timers.FILED_UNITS, timerfiling.MINUTES_MAX = 3, 1  # type: ignore[misc]
     now_ms = world.simulation.clock.wall_ms()
     for producer in world.producers:
@@ -160,6 +160,7 @@ def count_amid_filing(world: World) -> None:
     _ask_for_recalls(world)
     world.simulation.kill_at_mark("scheduler.after_note", world.dice.randint(1, 10))
     let_pass(world, 60)
+    progress.interval_ns = usual_ns
 
 
 #: By name.

@@ -18,7 +18,6 @@ from gantrymq.workers.scheduler.progress import ProgressNote
 from gantrymq.workers.scheduler.recalls import RecallDesk
 from gantrymq.workers.scheduler.timeline import NS, Timeline
 from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS, TimerBuckets
-from gantrymq.workers.scheduler.timerfiling import TimerFiling
 from gantrymq.workers.scheduler.timermoved import Moved
 from gantrymq.workers.scheduler.timers import Timers
 from tests.sim.plants import put_over
@@ -56,18 +55,6 @@ def counted_before_filed() -> None:
         return timers._board.word(layout.BOARD_APPENDED)
 
     put_over(Timers, "counted_from", hasty)
-
-
-def forgotten_before_filed() -> None:
-    """A bucket's file goes before all that belongs there is filed."""
-    counted = Timers.counted
-
-    def hasty(timers: Timers, made: str, done_ms: int) -> None:
-        filing, timers._filing = timers._filing, TimerFiling(timers.buckets)
-        counted(timers, made, done_ms)
-        timers._filing = filing
-
-    put_over(Timers, "counted", hasty)
 
 
 def origins_not_looked_for() -> None:
@@ -166,7 +153,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         counted_before_durable,
         counted_before_answered,
         counted_before_filed,
-        forgotten_before_filed,
         origins_not_looked_for,
         a_millisecond_early,
         by_the_wall_clock,

@@ -12,10 +12,10 @@ from gantrymq.brokerd.parkedholder import ParkedHolder
 from gantrymq.shm.codes import Role
 from gantrymq.shm.record import Record
 from gantrymq.shm.storage import PosixFile
-from gantrymq.workers.scheduler import timerbuckets, timers
+from gantrymq.workers.scheduler import timerbuckets, timerfiling, timers
 from gantrymq.workers.scheduler.agent import Scheduler
 from gantrymq.workers.scheduler.note import read_note
-from gantrymq.workers.scheduler.timerbuckets import DIRECTORY
+from gantrymq.workers.scheduler.timerbuckets import DIRECTORY, bucket_names
 from gantrymq.workers.scheduler.timerfiling import MINUTES_MAX
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
@@ -315,6 +315,39 @@ def test_a_wide_spread_is_filed_in_short_steps(life: Life, monkeypatch: pytest.M
     life.agents[Role.SCHEDULER] = scheduler
     life.run_for(61_000)
     assert len(origins(life.delivered())) == 2
+    life.stop()
+
+
+def test_what_is_filed_late_is_not_delivered_again(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in memory as soon as it is read; its bucket's file stays for it."""
+    life.settle()
+    scheduler = life.agents.pop(Role.SCHEDULER)
+
+    def go_on(ms: int) -> None:
+        for _ in range(ms // 50):
+            life.clock.advance(50_000_000)
+            scheduler.do_work(life.clock.monotonic_ns())
+            life.settle()
+
+    now = life.clock.wall_ms()
+    first = life.park(at_message(now + 500))
+    go_on(400)
+    monkeypatch.setattr(timerfiling, "MINUTES_MAX", 0)
+    late = life.park(at_message(now + 1_000))
+    go_on(90_000)
+    assert origins(life.delivered()) == first + late
+    note = read_note(life.storage)
+    assert note is not None
+    assert note.timers_next == 1
+    assert note.timers_ms > now + 60_000
+    monkeypatch.undo()
+    go_on(20_000)
+    assert origins(life.delivered()) == first + late
+    life.agents[Role.SCHEDULER] = scheduler
+    life.run_for(20_000)
+    assert not bucket_names(life.storage.list(DIRECTORY))
     life.stop()
 
 

@@ -359,8 +359,7 @@ class Timers:
 
     def in_memory(self, key_hash: int) -> Entries:
         """The same of what is in memory, whenever it is due, also on its way to a bucket."""
-        found = [run[run["hash"] == key_hash] for run in self._in_memory()]
-        return np.concatenate([np.zeros(0, ENTRY), *found])
+        return self._in_memory("hash", key_hash)
 
     def places_of(self, found: Entries) -> list[tuple[int, bool]]:
         """Position of each, and whether it is a recall."""
@@ -393,12 +392,19 @@ class Timers:
         return sorted(set(waiting), key=lambda item: not item[2])
 
     def _is_in_memory(self, position: int) -> bool:
-        return any((run["position"] == position).any() for run in self._in_memory())
+        return len(self._in_memory("position", position)) > 0
 
-    def _in_memory(self) -> Iterator[Entries]:
+    def _in_memory(self, name: str, value: int) -> Entries:
+        pooled, unfiled = (
+            np.concatenate([np.zeros(0, ENTRY), *(run[run[name] == value] for run in runs)])
+            for runs in (self._pooled(), self._filing.runs())
+        )
+        return np.concatenate((pooled, unfiled[~self.buckets.are_open(unfiled)]))
+
+    def _pooled(self) -> Iterator[Entries]:
+        """What waits in memory, with all of open buckets, filed or not."""
         for pool in self.pools:
             yield from pool.runs()
-        yield from self._filing.runs()
 
     def seek(self, position: int) -> Generator[None, None, int | None]:
         """When a timer is due that waits in another bucket, since the wall was set; or None.
@@ -418,8 +424,7 @@ class Timers:
             return int(wanted["ms"][0]) if len(wanted) and self._may_wait(position) else None
 
     def _that_are(self, position: int) -> Entries:
-        runs = (run for pool in self.pools for run in pool.runs())
-        found = [run[run["position"] == position] for run in runs]
+        found = [run[run["position"] == position] for run in self._pooled()]
         return np.concatenate([np.zeros(0, ENTRY), *found])
 
     def _may_wait(self, position: int) -> bool:
