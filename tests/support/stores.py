@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gantrymq.brokerd.config import DEFAULTS
+from gantrymq.clients.home import store_of
 from gantrymq.clients.message import SendReceipt
 from gantrymq.shm import layout
 from gantrymq.shm.indexnote import read_note
@@ -17,6 +18,7 @@ from gantrymq.shm.properties import parse_delay_levels, tags_code
 from gantrymq.shm.record import OWN, Filler, Invalid, Record
 from gantrymq.shm.segment import LogView, columns, open_files, open_log
 from gantrymq.shm.storage import PosixStorage
+from tests.support.agents import board_of
 from tests.support.checkindex import check_index
 
 QueueKey = tuple[str, int]
@@ -57,6 +59,19 @@ def read_log(store: Path) -> list[Stored]:
             found.append(Stored(position, item, item.property_map().get("UNIQ_KEY", "")))
         else:
             _require_zeroes_behind(log, position, item)
+    return found
+
+
+def read_live_log(home: Path) -> list[Stored]:
+    """Likewise of a broker that runs: what it has appended by now."""
+    log = open_log(PosixStorage(str(store_of(home))))
+    end = board_of(home).word(layout.BOARD_APPENDED)
+    found = []
+    for position, item in log.scan(log.min_position, end, check=OWN):
+        if isinstance(item, Record):
+            found.append(Stored(position, item, item.property_map().get("UNIQ_KEY", "")))
+        else:
+            assert isinstance(item, Filler), f"at {position}: {item}"
     return found
 
 

@@ -24,7 +24,7 @@ from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, java_hash
 from gantrymq.shm.record import Record
 from gantrymq.temporary import Broker
 from tests.support.brokers import command
-from tests.support.stores import read_log, require_sound
+from tests.support.stores import read_live_log, require_sound
 
 PATIENCE_S = 30.0
 FAR_MS = 7_230_000_000_123
@@ -51,7 +51,7 @@ def producer(broker: Broker) -> Iterator[Producer]:
 def records_of(broker: Broker, producer: Producer) -> dict[bytes, Record]:
     """All that is in the log, by bodies."""
     producer.flush()
-    return {item.record.body: item.record for item in read_log(store_of(broker.home))}
+    return {item.record.body: item.record for item in read_live_log(broker.home)}
 
 
 Send = Callable[[Producer, bytes, dict[str, Any]], SendReceipt | None]

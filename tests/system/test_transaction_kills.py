@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq.clients.home import store_of
 from gantrymq.clients.message import Message
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.transactions.resolution import TransactionResolution
@@ -19,7 +18,7 @@ from gantrymq.clients.transactions.transaction import Transaction
 from gantrymq.shm.codes import Role
 from tests.support.brokers import ServingBroker
 from tests.support.forked import start_program
-from tests.support.stores import read_log
+from tests.support.stores import read_live_log
 from tests.support.watchdog import poll_until
 
 PATIENCE_S = 60.0
@@ -43,7 +42,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingBroker]
 
 
 def delivered(home: Path, topic: str) -> list[bytes]:
-    log = read_log(store_of(home))
+    log = read_live_log(home)
     return sorted(item.record.body for item in log if item.record.topic == topic)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
-from gantrymq.clients.home import store_of
 from gantrymq.clients.message import Message
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.session import now_ns
@@ -31,7 +30,7 @@ from gantrymq.shm.properties import HALF_TOPIC
 from gantrymq.shm.transactionwire import FOREIGN_GROUP, NOT_A_HALF, UNSTORABLE, End, Ended
 from gantrymq.shm.transactionwire import UNKNOWN as UNKNOWN_HALF
 from gantrymq.temporary import Broker
-from tests.support.stores import read_log
+from tests.support.stores import read_live_log
 from tests.support.transactions import delivered
 from tests.support.watchdog import poll_until
 
@@ -103,7 +102,7 @@ def test_commit_delivers_all_as_they_were_sent(
     assert (message.delivery_attempt, message.queue_offset) == (1, 0)
     halves = {
         item.message_id: item.record
-        for item in read_log(store_of(broker.home))
+        for item in read_live_log(broker.home)
         if item.record.topic == HALF_TOPIC
     }
     assert message.born_timestamp == halves[first.message_id].born_timestamp
@@ -310,9 +309,7 @@ def test_a_group_is_needed(broker: Broker, producer: Producer, unique_name: str)
 def test_forged_ends_change_nothing(broker: Broker, producer: Producer, unique_name: str) -> None:
     """LW-42: position, offset, group and transaction must all be the half's."""
     producer.send(unique_name, b"plain")
-    plain = next(
-        item for item in read_log(store_of(broker.home)) if item.record.topic == unique_name
-    )
+    plain = next(item for item in read_live_log(broker.home) if item.record.topic == unique_name)
     tx = producer.begin_transaction()
     producer.send(unique_name, b"open", transaction=tx)
     ((position, offset),) = tx.places()

@@ -90,7 +90,7 @@ def test_what_was_filed_last_is_found_first_and_nothing_is_read_twice(seed: int)
     buckets.close()
 
 
-@mends("S80")
+@mends("S80", "S88")
 def test_what_is_gathered_is_in_memory_until_it_is_filed() -> None:
     """Each timer at one place, at each step: who looks in both finds it."""
     buckets = TimerBuckets(SimStorage(Disk()))

@@ -318,6 +318,7 @@ def test_a_wide_spread_is_filed_in_short_steps(life: Life, monkeypatch: pytest.M
     life.stop()
 
 
+@mends("S88")
 def test_what_is_filed_late_is_not_delivered_again(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
