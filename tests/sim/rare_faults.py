@@ -150,7 +150,7 @@ def count_amid_filing(world: World) -> None:
     Meanwhile timers of many minutes come, and some that are overdue when they are read.
     """
     usual_ns, progress.interval_ns = progress.interval_ns, 1
-    timers.FILED_UNITS, timerfiling.MINUTES_MAX = 3, 1  # type: ignore[misc]
+    timers.FILED_UNITS, timerfiling.BUCKETS_MAX = 3, 1  # type: ignore[misc]
     now_ms = world.simulation.clock.wall_ms()
     for producer in world.producers:
         producer.waits = [(ParkMode.AT, now_ms + 60_000 * minute) for minute in range(1, 60)]

@@ -33,7 +33,7 @@ _WORK = ((extensions, "work_max"), (catchup, "work_max"))
 _INDEX = ((indexer, "pending_max"), (indexer, "slots_after"))
 _LEDGER = ((ledger, "compact_bytes"), (ledgersuccessor, "step_pieces"))
 _TIMERS = (
-    (timers, "UNITS_MAX"), (timers, "FILED_UNITS"), (timerfiling, "MINUTES_MAX"),
+    (timers, "UNITS_MAX"), (timers, "FILED_UNITS"), (timerfiling, "BUCKETS_MAX"),
 )  # fmt: skip
 _PAGES = ((pagecache, "STEP_BYTES"), (pace, "FIRST_SHARE"))
 _CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK, *_INDEX, *_PAGES, *_LEDGER, *_TIMERS)

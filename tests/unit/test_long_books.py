@@ -89,10 +89,12 @@ def test_a_move_looks_at_each_bucket_a_few_times(tmp_path: Path) -> None:
     def calls_of_a_move(buckets: int) -> int:
         life = Life(tmp_path / str(buckets), SimClock(), {"mapped_file_size_commit_log": 1 << 20})
         begin = life.clock.wall_ms() + 10 * MINUTE_MS
+        life.settle()
+        timers = life.agents[Role.SCHEDULER]._timers  # type: ignore[attr-defined]
+        timers.buckets.follow(begin + buckets * MINUTE_MS)  # each minute gets a file
         for number in range(0, buckets, 50):
             life.park(*(at_message(begin + (number + n) * MINUTE_MS) for n in range(50)))
         life.run_for(3_000)
-        timers = life.agents[Role.SCHEDULER]._timers  # type: ignore[attr-defined]
         timers.moved.below = life.board.word(layout.BOARD_APPENDED)
         count = [0]
 

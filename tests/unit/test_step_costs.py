@@ -249,6 +249,7 @@ def test_a_record_is_looked_for_in_all_buckets_step_by_step() -> None:
     """Each step reads a bounded number of entries and of files."""
     buckets = TimerBuckets(SimStorage(Disk()))
     minute = MS // MINUTE_MS
+    buckets.follow(MS + 40 * MINUTE_MS)  # each minute gets a file
     for number in range(40):
         buckets.append(bucket(minute + number, *range(1000 * number, 1000 * number + 100)))
     reads: list[int] = []

@@ -95,6 +95,7 @@ def test_what_is_gathered_is_in_memory_until_it_is_filed() -> None:
     """Each timer at one place, at each step: who looks in both finds it."""
     buckets = TimerBuckets(SimStorage(Disk()))
     buckets.belong_to(MADE)
+    buckets.follow(MS + 50 * MINUTE_MS)  # each minute gets a file
     filing = TimerFiling(buckets)
 
     def gather(first: int) -> None:
@@ -155,6 +156,7 @@ def test_a_torn_entry_is_none(lost: tuple[int, int]) -> None:
     storage = SimStorage(Disk())
     first = TimerBuckets(storage)
     first.belong_to(MADE)
+    first.follow(MS)
     first.append(entries(100))
     first.append(entries(200))
     first.close()
@@ -162,6 +164,7 @@ def test_a_torn_entry_is_none(lost: tuple[int, int]) -> None:
     file = storage.open(name, write=True)
     file.write_at(bytes(lost[1] - lost[0]), ENTRY.itemsize + lost[0])
     successor = take_over(storage, 100)
+    successor.follow(MS)
     (bucket,) = bucket_names(storage.list(DIRECTORY))
     seen = [found["position"].tolist() for found in entries_at(storage, bucket, 0)]
     assert seen in ([[100]], [[100, 200]])

@@ -16,7 +16,7 @@ from gantrymq.workers.scheduler import timerbuckets, timerfiling, timers
 from gantrymq.workers.scheduler.agent import Scheduler
 from gantrymq.workers.scheduler.note import read_note
 from gantrymq.workers.scheduler.timerbuckets import DIRECTORY, bucket_names
-from gantrymq.workers.scheduler.timerfiling import MINUTES_MAX
+from gantrymq.workers.scheduler.timerfiling import BUCKETS_MAX
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
 from tests.support.trials import mends
@@ -287,7 +287,7 @@ def test_foreign_recalls_are_honoured(life: Life) -> None:
 
 
 def test_a_wide_spread_is_filed_in_short_steps(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 300 minutes a step writes to a few, the next first; what is due waits for none of it."""
+    """Of their buckets a step writes to a few, the next first; what is due waits for none."""
     life.settle()
     scheduler = life.agents.pop(Role.SCHEDULER)
     assert isinstance(scheduler, Scheduler)
@@ -306,12 +306,12 @@ def test_a_wide_spread_is_filed_in_short_steps(life: Life, monkeypatch: pytest.M
     while not scheduler._timers.has_read(len(positions)):
         before = len(written)
         scheduler.do_work(life.clock.monotonic_ns())
-        assert len([n for n in written[before:] if n.startswith(DIRECTORY)]) <= MINUTES_MAX
+        assert len([n for n in written[before:] if n.startswith(DIRECTORY)]) <= BUCKETS_MAX
         life.clock.advance(10_000_000)
         steps += 1
         due_step = due_step or steps * (scheduler._delivery.put_seq > 0)
-    assert len({name for name in written if name.startswith(DIRECTORY)}) == 300
-    assert 0 < due_step < steps - 10
+    assert 40 < len({name for name in written if name.startswith(DIRECTORY)}) < 80
+    assert 0 < due_step < steps - 3
     life.agents[Role.SCHEDULER] = scheduler
     life.run_for(61_000)
     assert len(origins(life.delivered())) == 2
@@ -335,7 +335,7 @@ def test_what_is_filed_late_is_not_delivered_again(
     now = life.clock.wall_ms()
     first = life.park(at_message(now + 500))
     go_on(400)
-    monkeypatch.setattr(timerfiling, "MINUTES_MAX", 0)
+    monkeypatch.setattr(timerfiling, "BUCKETS_MAX", 0)
     late = life.park(at_message(now + 1_000))
     go_on(90_000)
     assert origins(life.delivered()) == first + late

@@ -1,9 +1,13 @@
 """Bucket files of timers: `gantry/timers/<minute>`, appended to, read when due, then removed.
 
-A minute of more than `SPLIT_ENTRIES` is split into files of seconds, `<minute>.<second>`, before it
-is read. A time belongs to the bucket of the millisecond before it, so that a recall, which is a
-little earlier than what it names, but in the same slot of RocketMQ's, is in the same bucket.
-Derived: without these files the log is read again.
+What is due later than in an hour or so is in files of 64 minutes, `<number>-1`, or of 64 of these,
+`<number>-2`, and so on: whatever times there are, there are some hundred files. Such a file is
+split into smaller ones before its time comes, a minute of more than `SPLIT_ENTRIES` into files of
+seconds, `<minute>.<second>`, before it is read.
+
+A time belongs to the bucket of the millisecond before it, so that a recall, which is a little
+earlier than what it names, but in the same slot of RocketMQ's, is in the same bucket. Derived:
+without these files the log is read again.
 """
 
 from __future__ import annotations
@@ -37,7 +41,14 @@ DIRECTORY: Final = "gantry/timers"
 Looked: TypeAlias = tuple[int, int]
 MINUTE_MS: Final = 60_000
 SECOND_MS: Final = 1_000
+#: The largest files are of 64 ** LEVELS minutes, two thousand years.
+LEVELS: Final = 5
+LEVEL_BITS: Final = 6
+#: Buckets are opened so long before their time; larger files are split a 32nd of theirs before.
+LEAD_MS: Final = 2_000
 SPLIT_ENTRIES: Final = 1_000_000
+#: Entries that one step moves from a file to smaller ones: up to 64 writes.
+PIECE: Final = 16_384
 OPEN_MAX: Final = 256
 #: Entries that are read from a file at one time.
 CHUNK: Final = 250_000
@@ -56,8 +67,12 @@ class TimerBuckets:
         self._known: set[str] = set()  # buckets not yet opened
         self.changes = 0  # how often one has come to these
         self.shifts = 0  # how often entries have left their file for memory, or for another
-        self._order: list[tuple[int, str]] = []  # the same, by their first ms
-        self._split: set[int] = set()  # minutes whose entries go into files of seconds
+        self._order: list[tuple[int, str]] = []  # minutes and seconds of these, by their first ms
+        self._later: list[tuple[int, str]] = []  # the larger ones, by when they are to be split
+        self._now_ms = 0  # files that are to be split by then get no more entries
+        self._split: set[str] = set()  # nor do these
+        self._splitting: dict[str, int] = {}  # files that are being split: up to which byte
+        self._retired: list[str] = []  # that were: until what they held is durable elsewhere
         self._old: dict[str, int] = {}  # sizes of files that were there at the start
         self._last_position = -1
         self._passed: dict[str, int] = {}  # those that were opened: the last ms of each
@@ -83,7 +98,7 @@ class TimerBuckets:
         self._names_dirty = bool(names)  # whoever made them may have died before making them so
         for name, size in self._old.items():
             self._count(name, size // ENTRY.itemsize)
-        self._split = {int(name.partition(".")[0]) for name in names if "." in name}
+        self._split = {name.partition(".")[0] for name in names if "." in name}
         for name in names:
             self._know(name)
         return True
@@ -99,7 +114,11 @@ class TimerBuckets:
         if name not in self._known and name not in self._passed:
             self._known.add(name)
             self.changes += 1
-            heapq.heappush(self._order, (_start_of(name), name))
+            start = span_of(name)[0]
+            if _is_large(name):
+                heapq.heappush(self._later, (start - _lead_of(name), name))
+            else:
+                heapq.heappush(self._order, (start, name))
 
     def _count(self, name: str, more: int) -> None:
         self._counts[name] = self._counts.get(name, 0) + more
@@ -116,22 +135,40 @@ class TimerBuckets:
         """Put entries where they belong: one write for each bucket. Raises OSError."""
         if not len(entries):
             return
-        minutes = (entries["ms"] - 1) // MINUTE_MS
-        keys = minutes * MINUTE_MS
-        if self._split:
-            split = np.isin(minutes, list(self._split))
-            keys[split] = (entries["ms"][split] - 1) // SECOND_MS * SECOND_MS
+        keys = self.keys(entries)
         order = np.argsort(keys, kind="stable")
         keys, entries = keys[order], entries[order]
         starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
         for first, end in zip(starts.tolist(), [*starts.tolist()[1:], len(keys)], strict=True):
-            self._write(int(keys[first]), entries[first:end])
+            self._write(_name_of(int(keys[first])), entries[first:end])
 
-    def _write(self, start: int, entries: Entries) -> None:
-        minute = start // MINUTE_MS
-        name = str(minute)
-        if minute in self._split:
-            name = f"{minute}.{start % MINUTE_MS // SECOND_MS:02d}"
+    def follow(self, now_ms: int) -> None:
+        """So late it is: what is to be split by now gets no more entries. It never goes back."""
+        self._now_ms = max(self._now_ms, now_ms)
+
+    def keys(self, entries: Entries) -> NDArray[np.int64]:
+        """For each entry what tells its bucket; in the order of their times, as a rule."""
+        seconds = (entries["ms"] - 1) // SECOND_MS
+        minutes = seconds // 60
+        keys: NDArray[np.int64] = minutes * MINUTE_MS * _KINDS + _MINUTES
+        split = np.isin(minutes, self._split_of(0))
+        keys[split] = seconds[split] * SECOND_MS * _KINDS
+        for level in range(1, LEVELS + 1):
+            numbers = minutes >> LEVEL_BITS * level
+            now = self._now_ms // MINUTE_MS + (_minutes_of(level) >> 5)
+            later = numbers > now >> LEVEL_BITS * level
+            if not later.any():
+                break
+            later &= ~np.isin(numbers, self._split_of(level))
+            starts = numbers[later] * _minutes_of(level) * MINUTE_MS
+            keys[later] = starts * _KINDS + _MINUTES + level
+        return keys
+
+    def _split_of(self, level: int) -> list[int]:
+        """Numbers of the files of a level that get no more entries."""
+        return [number for number, its in map(_parts_of, self._split) if its == level]
+
+    def _write(self, name: str, entries: Entries) -> None:
         file, size = self._file(name)
         file.write_at(np.ascontiguousarray(entries).view(np.uint8).data, size)
         self._open[name] = (file, size + entries.nbytes)
@@ -170,15 +207,26 @@ class TimerBuckets:
 
     def next_ms(self) -> int:
         """Entries of buckets that were not opened are later than this; very large without any."""
-        while self._order and self._order[0][1] not in self._known:
-            heapq.heappop(self._order)
-        return self._order[0][0] if self._order else NEVER
+        return min((span_of(name)[0] for name in self._known), default=NEVER)
+
+    def opens_ms(self) -> int:
+        """When the next bucket is to be opened, or split; very large without any."""
+        return min(self._first(self._order) - LEAD_MS, self._first(self._later))
+
+    def _first(self, order: list[tuple[int, str]]) -> int:
+        while order and order[0][1] not in self._known:
+            heapq.heappop(order)
+        return order[0][0] if order else NEVER
 
     def open_next(self) -> tuple[Entries, tuple[int, int]] | None:
-        """Entries of the first bucket, and its span; None: it was only split. Raises OSError."""
-        name = self._order[0][1]
+        """Entries of the first bucket, and its span; None: something was split. Raises OSError.
+
+        Where minutes are to be opened no larger file is split before, unless it has their time:
+        whoever is opened gets nothing from others any more.
+        """
+        name = self._next()
         if self._is_to_be_split(name):
-            self._split_minute(name)
+            self._split_some(name)
             return None
         size = self._file(name)[1]
         self._known.discard(name)
@@ -188,26 +236,36 @@ class TimerBuckets:
         self._passed[name] = span[1]
         return in_order(self._read(name, 0, size)), span
 
+    def _next(self) -> str:
+        start = self._first(self._order)
+        if start - LEAD_MS >= self._now_ms and self._first(self._later) < NEVER:
+            return self._later[0][1]
+        larger = [name for name in _larger_of(start + 1) if name in self._known]
+        return larger[-1] if larger else self._order[0][1]
+
     def unopened(self) -> list[str]:
-        """Names of buckets that were not opened, by their times; minutes before their seconds."""
-        return sorted(self._known, key=lambda name: (_start_of(name), name))
+        """Names of buckets that were not opened, by their times; larger ones first."""
+        return sorted(self._known, key=_place_of)
 
     def is_unopened(self, name: str) -> bool:
         """Whether a bucket was not opened."""
         return name in self._known
 
     def look_into(self, name: str) -> Entries | None:
-        """Entries of a bucket that stays unopened; None: it was split. Raises OSError."""
-        if self._is_to_be_split(name):
-            self._split_minute(name)
+        """Entries of a bucket that stays unopened; None: it is being split. Raises OSError."""
+        if self._file(name)[1] > SPLIT_ENTRIES * ENTRY.itemsize:
+            self._split.add(name)
+        if name in self._split:
+            self._split_some(name)
             return None
         return in_order(self._read(name, 0, self._file(name)[1]))
 
     def _is_to_be_split(self, name: str) -> bool:
-        """Whether a bucket is a minute that is too large, or that somebody has begun to split."""
+        """Whether a bucket is too large, or somebody has begun to split it."""
         if "." in name:
             return False
-        return int(name) in self._split or self._file(name)[1] > SPLIT_ENTRIES * ENTRY.itemsize
+        is_large = _is_large(name) or self._file(name)[1] > SPLIT_ENTRIES * ENTRY.itemsize
+        return is_large or name in self._split
 
     def is_open(self, ms: int) -> bool:
         """Whether the bucket of a time was opened."""
@@ -235,7 +293,7 @@ class TimerBuckets:
         `places` says by file what was looked at, and is kept up. Whether that was all.
         """
         parts = [np.zeros(0, ENTRY)]
-        for name in _names_of(ms):
+        for name in (*_names_of(ms), *_larger_of(ms)):
             if name not in self._known and name not in self._passed:
                 continue
             size = self._file(name)[1]
@@ -258,7 +316,7 @@ class TimerBuckets:
         Each step looks at `most` entries or so. What leaves its file meanwhile may be missed.
         """
         left = most
-        for _start, name in list(self._order):
+        for name in self.unopened():
             at = 0
             while name in self._known and at < (size := self._file(name)[1]):
                 end = min(size, at + max(1, left) * ENTRY.itemsize)
@@ -287,23 +345,29 @@ class TimerBuckets:
         counts[:old] &= entries["position"][:old] <= self._last_position
         return entries[counts]
 
-    def _split_minute(self, name: str) -> None:
-        """The same entries in files of seconds; the minute's file goes when these are durable."""
-        self._split.add(int(name))
-        size = self._file(name)[1]
-        for at in range(0, size, CHUNK * ENTRY.itemsize):
-            self.append(self._read(name, at, min(size, at + CHUNK * ENTRY.itemsize)))
-        while not self.sync_some(64):
-            pass
+    def _split_some(self, name: str) -> None:
+        """Some more of the same entries into smaller files. This one goes when these are durable.
+
+        Who comes next begins again: entries may be there twice.
+        """
+        self._split.add(name)
+        at, size = self._splitting.get(name, 0), self._file(name)[1]
+        end = min(size, at + PIECE * ENTRY.itemsize)
+        entries = self._read(name, at, end)
+        self.append(entries)
+        self._count(name, -_timers_in(entries))
+        self._splitting[name] = end
+        if end < size:
+            return
+        del self._splitting[name]
         self.shifts += 1
-        self._known.discard(name)  # until here it is tried again: entries may be there twice
+        self._known.discard(name)
         self.waiting -= self._counts.pop(name, 0)
-        self._remove(name)
+        self._retired.append(name)
 
     def put_back(self, entries: Entries) -> None:
         """Entries that were opened too early: their minutes go on in files of seconds."""
-        minutes = set(((entries["ms"] - 1) // MINUTE_MS).tolist())
-        self._split |= minutes
+        self._split |= set(map(str, ((entries["ms"] - 1) // MINUTE_MS).tolist()))
         # Such a file may have been opened, for a time before: what it holds is in memory.
         for name in [name for name in self._passed if "." in name]:
             if self._passed[name] > int(entries["ms"].min()):
@@ -313,16 +377,21 @@ class TimerBuckets:
 
     def has_passed(self, done_ms: int) -> bool:
         """Whether `forget_passed` would remove a file."""
-        return any(end <= done_ms for end in self._passed.values())
+        return bool(self._retired) or any(end <= done_ms for end in self._passed.values())
 
     def forget_passed(self, done_ms: int) -> int:
-        """Remove files all of whose entries are done and counted; how many. Raises OSError."""
+        """Remove files all of whose entries are done and counted; how many. Raises OSError.
+
+        Likewise those that were split: all that was written is durable.
+        """
         gone = [name for name, end in self._passed.items() if end <= done_ms]
         for name in gone:
             del self._passed[name]
             self._remove(name)
-        minute = done_ms // MINUTE_MS
-        self._split = {number for number in self._split if number >= minute}
+        while self._retired:
+            self._remove(self._retired[-1])
+            self._retired.pop()
+        self._split = {name for name in self._split if span_of(name)[1] > done_ms}
         return len(gone)
 
     def _remove(self, name: str) -> None:
@@ -401,9 +470,13 @@ def _names_of(ms: int) -> tuple[str, str]:
 
 def span_of(name: str) -> tuple[int, int]:
     """A bucket's entries are later than the first ms, and not later than the second."""
-    minute, _, second = name.partition(".")
-    start = int(minute) * MINUTE_MS + int(second or "0") * SECOND_MS
-    return start, start + (SECOND_MS if second else MINUTE_MS)
+    number, level = _parts_of(name)
+    start = number * _minutes_of(level) * MINUTE_MS
+    second = name.partition(".")[2]
+    if second:
+        start += int(second) * SECOND_MS
+        return start, start + SECOND_MS
+    return start, start + _minutes_of(level) * MINUTE_MS
 
 
 def span_at(ms: int) -> tuple[int, int]:
@@ -412,6 +485,46 @@ def span_at(ms: int) -> tuple[int, int]:
     return start, start + MINUTE_MS
 
 
-def _start_of(name: str) -> int:
-    """Its entries are later than this ms."""
-    return span_of(name)[0]
+#: A key is the first ms of a bucket, times this, and its kind: of a second, of minutes, of a level.
+_KINDS: Final = 8
+_MINUTES: Final = 1
+
+
+def _name_of(key: int) -> str:
+    start, kind = divmod(key, _KINDS)
+    minute, level = start // MINUTE_MS, kind - _MINUTES
+    if level < 0:
+        return f"{minute}.{start % MINUTE_MS // SECOND_MS:02d}"
+    return f"{minute // _minutes_of(level)}-{level}" if level else str(minute)
+
+
+def _parts_of(name: str) -> tuple[int, int]:
+    """Number and level of a bucket; of a second its minute's."""
+    number, _, level = name.partition(".")[0].partition("-")
+    return int(number), int(level or "0")
+
+
+def _minutes_of(level: int) -> int:
+    return 1 << LEVEL_BITS * level
+
+
+def _is_large(name: str) -> bool:
+    """Whether it is split in any case."""
+    return "-" in name
+
+
+def _lead_of(name: str) -> int:
+    """How long before its time a large bucket is split."""
+    start, end = span_of(name)
+    return (end - start) >> 5
+
+
+def _larger_of(ms: int) -> list[str]:
+    """Names of the large buckets that a time may be in, the smallest first."""
+    minute = (ms - 1) // MINUTE_MS
+    return [f"{minute >> LEVEL_BITS * level}-{level}" for level in range(1, LEVELS + 1)]
+
+
+def _place_of(name: str) -> tuple[int, int]:
+    start, end = span_of(name)
+    return start, start - end

@@ -1,6 +1,6 @@
 """Timers that were read, on their way into buckets: some buckets in each step.
 
-Each bucket costs a write whatever goes into it, and timers may be spread over thousands of minutes.
+Each bucket costs a write whatever goes into it, and timers may be spread over hundreds of buckets.
 So units are gathered for a while, and what belongs together is written together, while the next
 units are gathered. Until all of those that are filed together are filed they count as unread.
 """
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS
 from gantrymq.workers.scheduler.timerpool import ENTRY, NEVER
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from gantrymq.workers.scheduler.timerbuckets import TimerBuckets
     from gantrymq.workers.scheduler.timerpool import Entries
 
-#: Minutes that one step writes to: some tenths of a millisecond each.
-MINUTES_MAX: Final = 8
+#: Buckets that one step writes to: a tenth of a millisecond each.
+BUCKETS_MAX: Final = 8
 
 
 class TimerFiling:
@@ -33,9 +32,9 @@ class TimerFiling:
     def __init__(self, buckets: TimerBuckets) -> None:
         self._buckets = buckets
         self._gathered = _Gathered()
-        self._begun: _Gathered | None = None  # its entries are these, in order of their minutes:
+        self._begun: _Gathered | None = None  # its entries are these, in order of their buckets:
         self._entries: Entries = np.zeros(0, ENTRY)
-        self._cuts: NDArray[np.intp] = np.zeros(0, np.intp)  # where minutes begin, and the end
+        self._cuts: NDArray[np.intp] = np.zeros(0, np.intp)  # where buckets begin, and the end
 
     def __bool__(self) -> bool:
         """Whether there is something that is not filed."""
@@ -93,7 +92,7 @@ class TimerFiling:
         gathered.position = max(gathered.position, position)
 
     def file_some(self) -> tuple[int, int] | None:
-        """Write to some minutes. Raises OSError: what is not written stays to be filed.
+        """Write to some buckets. Raises OSError: what is not written stays to be filed.
 
         Once all that is filed together is filed: the queue offset behind it, and the position of
         its last record.
@@ -101,7 +100,7 @@ class TimerFiling:
         if self._begun is None:
             self._begin()
             return None
-        for _ in range(min(MINUTES_MAX, len(self._cuts) - 1)):
+        for _ in range(min(BUCKETS_MAX, len(self._cuts) - 1)):
             self._buckets.append(self._entries[self._cuts[0] : self._cuts[1]])
             self._cuts = self._cuts[1:]
         if len(self._cuts) > 1:
@@ -112,10 +111,10 @@ class TimerFiling:
 
     def _begin(self) -> None:
         entries = np.concatenate(self._gathered.parts)
-        minutes = (entries["ms"] - 1) // MINUTE_MS
-        order = np.argsort(minutes, kind="stable")
-        self._entries, minutes = entries[order], minutes[order]
-        starts = np.flatnonzero(np.diff(minutes)) + 1
+        keys = self._buckets.keys(entries)
+        order = np.argsort(keys, kind="stable")
+        self._entries, keys = entries[order], keys[order]
+        starts = np.flatnonzero(np.diff(keys)) + 1
         self._cuts = np.concatenate(([0], starts, [len(entries)])) if len(entries) else self._cuts
         self._begun, self._gathered = self._gathered, _Gathered()
         self._begun.parts = []

@@ -64,6 +64,8 @@ class TimerMove:
             moved.finish()
             return 1
         self._name, entries = found
+        if not self._name:
+            return 1
         entries = entries[entries["position"] < moved.below]
         sizes = (entries["size"] & SIZE_MASK).astype(np.int64)
         self._rows = due_rows(entries["position"].astype(np.int64), sizes)

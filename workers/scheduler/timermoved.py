@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS, SECOND_MS
+from gantrymq.workers.scheduler.timerbuckets import span_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,37 +20,31 @@ class Moved:
     def __init__(self) -> None:
         self.floor = 0  # none below counts
         self.below = 0  # while some are being moved: none below, of these buckets
-        self._starts: dict[int, set[int]] = {MINUTE_MS: set(), SECOND_MS: set()}
+        self._starts: dict[int, set[int]] = {}  # by spans: which of that length are put
 
     def add(self, name: str) -> None:
         """A bucket's timers are put."""
-        minute, _, second = name.partition(".")
-        if second:
-            self._starts[SECOND_MS].add(int(minute) * 60 + int(second))
-        else:
-            self._starts[MINUTE_MS].add(int(minute))
+        start, end = span_of(name)
+        self._starts.setdefault(end - start, set()).add(start // (end - start))
 
     def has(self, name: str) -> bool:
-        """Whether a bucket's timers are put."""
-        minute, _, second = name.partition(".")
-        if int(minute) in self._starts[MINUTE_MS]:
-            return True
-        return bool(second) and int(minute) * 60 + int(second) in self._starts[SECOND_MS]
+        """Whether a bucket's timers are put, perhaps while it was part of a larger one."""
+        start, end = span_of(name)
+        return any(
+            span >= end - start and start // span in starts for span, starts in self._starts.items()
+        )
 
     def among(self, entries: Entries) -> NDArray[np.bool_]:
         """Which of a bucket's entries do not count."""
         gone: NDArray[np.bool_] = entries["position"] < self.floor
         for span, starts in self._starts.items():
-            if starts:
-                found = (entries["ms"] - 1) // span
-                # Of a bucket's entries there are few; of starts there may be half a million.
-                theirs = [start for start in np.unique(found).tolist() if start in starts]
-                inside = np.isin(found, theirs)
-                gone |= inside & (entries["position"] < self.below)
+            found = (entries["ms"] - 1) // span
+            # Of a bucket's entries there are few; of starts there may be many.
+            theirs = [start for start in np.unique(found).tolist() if start in starts]
+            gone |= np.isin(found, theirs) & (entries["position"] < self.below)
         return gone
 
     def finish(self) -> None:
         """All of them are put, or delivered."""
         self.floor, self.below = self.below, 0
-        for starts in self._starts.values():
-            starts.clear()
+        self._starts.clear()

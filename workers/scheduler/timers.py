@@ -19,7 +19,7 @@ from gantrymq.shm.kernels.parked import DUE_MS
 from gantrymq.shm.properties import TIMER_TOPIC
 from gantrymq.workers.scheduler.duerows import due_rows
 from gantrymq.workers.scheduler.strikes import sift
-from gantrymq.workers.scheduler.timerbuckets import SECOND_MS, TimerBuckets
+from gantrymq.workers.scheduler.timerbuckets import LEAD_MS, SECOND_MS, TimerBuckets
 from gantrymq.workers.scheduler.timerfiling import TimerFiling
 from gantrymq.workers.scheduler.timerholds import TimerHolds
 from gantrymq.workers.scheduler.timermoved import Moved
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
 #: Entries in memory at most, but for what is due within two seconds.
 POOL_MAX: Final = 1_500_000
-#: Buckets are opened so long before their time.
-LEAD_MS: Final = 2_000
 PUTS: Final = 4_096
 #: Entries of a bucket that one recall looks at in one cycle, a millisecond or less.
 LOOK_ENTRIES: Final = 65_536
@@ -159,17 +157,19 @@ class Timers:
         return (
             not self._is_catching_up
             and not self.is_moving
-            and self.buckets.next_ms() < self._horizon()
+            and self.buckets.opens_ms() < self._now_ms()
         )
 
-    def _horizon(self) -> int:
-        return max(self._time.wall_ms(), self._time.filed_ms()) + LEAD_MS
+    def _now_ms(self) -> int:
+        """By the clock that is ahead: a delay's bucket is opened by the other, a little early."""
+        return max(self._time.wall_ms(), self._time.filed_ms())
 
     def read(self) -> int:
         """Open a bucket, or read some units, or file some; how much was done. Raises OSError.
 
         What is being filed does not keep the next units unread: recalls wait for those.
         """
+        self.buckets.follow(self._now_ms())
         if self.queue >= 0 and not self._filing:
             self.next = max(self.next, self._bounds()[0])  # what was removed is not waited for
         if not self._can_open():
@@ -260,7 +260,7 @@ class Timers:
         """Give back to files of seconds what is not due soon, when it becomes too much."""
         if len(self._at) + len(self._after) <= POOL_MAX:
             return
-        border = -(-self._horizon() // SECOND_MS) * SECOND_MS
+        border = -(-(self._now_ms() + LEAD_MS) // SECOND_MS) * SECOND_MS
         at, after = self._at.cut(border + 1), self._after.cut(border + 1)
         late = np.concatenate((at, after))
         if not len(late):
@@ -315,7 +315,7 @@ class Timers:
         if self._is_catching_up:
             return NEVER  # the reader has yet to show the queue as far as it goes
         ms = 1_000_000
-        opens_ms = self.buckets.next_ms() - LEAD_MS + 1
+        opens_ms = self.buckets.opens_ms() + 1
         by_filing = opens_ms * ms - self._time.filed_ns()
         horizon = min(self._time.until_wall_ns(opens_ms), by_filing)
         if self.is_moving:
@@ -454,13 +454,16 @@ class Timers:
     def bucket_to_move(self) -> tuple[str, Entries] | None:
         """The next bucket whose timers are to be appended again, what waits there. Raises OSError.
 
-        None: there are no more.
+        Its name is empty while it is being split. None: there are no more.
         """
-        while (name := self._next_to_move()) is not None:
-            entries = self.buckets.look_into(name)
-            if entries is not None:
-                return name, sift(self._that_wait(entries), (), self._window)[0]
-        return None
+        name = self._next_to_move()
+        if name is None:
+            return None
+        self.buckets.follow(self._now_ms())
+        entries = self.buckets.look_into(name)
+        if entries is None:
+            return "", np.zeros(0, ENTRY)
+        return name, sift(self._that_wait(entries), (), self._window)[0]
 
     def _next_to_move(self) -> str | None:
         """Each bucket until it is moved, then those that came meanwhile; None: no more."""
