@@ -163,9 +163,31 @@ def count_amid_filing(world: World) -> None:
     progress.interval_ns = usual_ns
 
 
+def skip_days(world: World) -> None:
+    """The wall clock jumps on by hours, and files of many timers are split; the scheduler dies."""
+    simulation = world.simulation
+    now_ms = simulation.clock.wall_ms()
+    for producer in world.producers:
+        producer.waits = [
+            (ParkMode.AT, now_ms + world.dice.randint(0, 1_000 * 6**exponent))
+            for exponent in (world.dice.randint(0, 6) for _ in range(60))
+        ]
+        producer.at_once = 0
+        producer.send_more(60)
+    _ask_for_recalls(world)
+    let_pass(world, 60)
+    for _ in range(world.dice.randint(1, 5)):
+        by_ms = world.dice.randint(1, 1_000 * 6 ** world.dice.randint(2, 6))
+        simulation.note(f"the wall clock is set by {by_ms} ms")
+        simulation.clock.step_wall(by_ms)
+        let_pass(world, world.dice.randint(1, 40))
+        if world.dice.random() < 0.4:
+            world.machine.kill_agent(Role.SCHEDULER)
+
+
 #: By name.
 RARE: tuple[Callable[[World], None], ...] = (
     leave_unanswered, die_amid_appends, stall_the_writer, hold_by_timers, ask_for_timers,
     join_otherwise, lose_what_came_due, wait_for_short_delays, lose_a_recall, replace_who_recalled,
-    count_amid_filing,
+    count_amid_filing, skip_days,
 )  # fmt: skip

@@ -117,6 +117,14 @@ def test_what_timers_alone_hold_is_freed_and_no_timer_is_lost(seed: int, simulat
     assert re.search(r"\d+ appended again", done.stdout), done.stdout
 
 
+@mends("S92")
+def test_files_of_many_timers_are_split_as_days_pass(seed: int, simulate: Program) -> None:
+    """LW-73, P8 to P10: meanwhile timers are recalled, appended again, and the scheduler dies."""
+    kinds = "skip_days," * 2 + "hold_by_timers,ask_for_timers,kill_an_agent,cut_power"
+    done = simulate("--seeds", f"{seed}:{seed + 12}", "--faults", kinds)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @mends("R1")
 @pytest.mark.parametrize("plant", ["", "limited_by_ends_that_have_moved"])
 def test_what_came_due_and_was_lost_is_consumed_again(plant: str, simulate: Program) -> None:

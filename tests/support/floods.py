@@ -323,11 +323,11 @@ def _delayed(ahead_s: float, producer: Producer) -> None:
         producer.send_oneway(Message(TOPIC, b"x", delivery_timestamp=due_ms + number))
 
 
-def _spread(producer: Producer) -> None:
-    """Each is due in a minute of its own, of a day."""
+def _spread(producer: Producer, minutes: int) -> None:
+    """Each is due in a minute of its own, of so many."""
     now_ms = int(time.time() * 1000)
     for number in range(A_ROUND):
-        due_ms = now_ms + 60_000 * (1 + (number * 997 + now_ms) % 1439)
+        due_ms = now_ms + 60_000 * (1 + (number * 99_991 + now_ms) % minutes)
         producer.send_oneway(Message(TOPIC, b"x", delivery_timestamp=due_ms))
 
 
@@ -382,7 +382,9 @@ def _of_messages() -> Iterator[tuple[str, Flood]]:
             ".half": _halves,
         },
         EntryKind.PARK: {
-            "": partial(_delayed, 3600), ".now": partial(_delayed, 0), ".spread": _spread,
+            "": partial(_delayed, 3600), ".now": partial(_delayed, 0),
+            ".spread": partial(_spread, minutes=1_439),
+            ".far": partial(_spread, minutes=5_000_000),
             ".recalled": _recalled,
         },
     }  # fmt: skip

@@ -11,7 +11,7 @@ from gantrymq.workers.housekeeper import indexer, pace
 from gantrymq.workers.reader import catchup, extensions
 from gantrymq.workers.scheduler import agent as scheduler
 from gantrymq.workers.scheduler import progress as progressnote
-from gantrymq.workers.scheduler import recalls, timerfiling, timers
+from gantrymq.workers.scheduler import recalls, timerbuckets, timerfiling, timers
 from gantrymq.workers.transactions import agent as checker
 from gantrymq.workers.transactions import progress as transactionnote
 
@@ -34,6 +34,7 @@ _INDEX = ((indexer, "pending_max"), (indexer, "slots_after"))
 _LEDGER = ((ledger, "compact_bytes"), (ledgersuccessor, "step_pieces"))
 _TIMERS = (
     (timers, "UNITS_MAX"), (timers, "FILED_UNITS"), (timerfiling, "BUCKETS_MAX"),
+    (timerbuckets, "PIECE"),
 )  # fmt: skip
 _PAGES = ((pagecache, "STEP_BYTES"), (pace, "FIRST_SHARE"))
 _CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK, *_INDEX, *_PAGES, *_LEDGER, *_TIMERS)

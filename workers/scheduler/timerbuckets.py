@@ -98,7 +98,6 @@ class TimerBuckets:
         self._names_dirty = bool(names)  # whoever made them may have died before making them so
         for name, size in self._old.items():
             self._count(name, size // ENTRY.itemsize)
-        self._split = {name.partition(".")[0] for name in names if "." in name}
         for name in names:
             self._know(name)
         return True
@@ -112,6 +111,8 @@ class TimerBuckets:
 
     def _know(self, name: str) -> None:
         if name not in self._known and name not in self._passed:
+            # A move takes a file for all of its time, unless it is being split.
+            self._split.update(_around(name))
             self._known.add(name)
             self.changes += 1
             start = span_of(name)[0]
@@ -523,6 +524,13 @@ def _larger_of(ms: int) -> list[str]:
     """Names of the large buckets that a time may be in, the smallest first."""
     minute = (ms - 1) // MINUTE_MS
     return [f"{minute >> LEVEL_BITS * level}-{level}" for level in range(1, LEVELS + 1)]
+
+
+def _around(name: str) -> list[str]:
+    """Names of all buckets that a bucket is part of."""
+    larger = _larger_of(span_of(name)[0] + 1)[_parts_of(name)[1] :]
+    minute, _, second = name.partition(".")
+    return [minute, *larger] if second else larger
 
 
 def _place_of(name: str) -> tuple[int, int]:
