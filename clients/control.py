@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import time
+from io import FileIO
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -37,12 +38,12 @@ class ControlChannel(Closing):
         self._answer_s = answer_s
         self._serial = 0  # of the last request
         #: By serial, of requests in hand: what has come for them.
-        self._answers: dict[int, tuple[wire.AnyFrame, list[int]] | None] = {}
+        self._answers: dict[int, tuple[wire.AnyFrame, list[FileIO]] | None] = {}
 
     def ask(
         self, frame: wire.Frame, answer_s: float | None = None
-    ) -> tuple[wire.AnyFrame, list[int]]:
-        """Send a request; the caller owns the descriptors of the answer.
+    ) -> tuple[wire.AnyFrame, list[FileIO]]:
+        """Send a request; the caller owns the files of the answer.
 
         `answer_s`: how long that is waited for, if not as long as usual.
         Raises what the broker refuses with, Timeout, or BrokerGone.
@@ -66,14 +67,14 @@ class ControlChannel(Closing):
             del self._answers[serial]
         if received is None:
             raise gone(self.home)
-        answer, descriptors = received
+        answer, files = received
         if isinstance(answer, wire.Refused):
             raise answer.as_error()
-        return answer, descriptors
+        return answer, files
 
     def _exchange(
         self, frame: wire.Frame, serial: int, until: float
-    ) -> tuple[wire.AnyFrame, list[int]] | None:
+    ) -> tuple[wire.AnyFrame, list[FileIO]] | None:
         """Send it and take what comes, for requests that this one came amid of, too."""
         sent = False
         while self._answers[serial] is None:
@@ -81,7 +82,7 @@ class ControlChannel(Closing):
                 if not sent:
                     wire.send(self.channel, frame)
                     sent = True
-                received = wire.receive(self.channel)
+                received = wire.receive_owned(self.channel)
             except TimeoutError:
                 if self._answers[serial] is None and time.monotonic() >= until:
                     raise
@@ -91,7 +92,7 @@ class ControlChannel(Closing):
             self._sort(received, serial)
         return self._answers[serial]
 
-    def _sort(self, received: tuple[wire.AnyFrame, list[int]], serial: int) -> None:
+    def _sort(self, received: tuple[wire.AnyFrame, list[FileIO]], serial: int) -> None:
         told = received[0].serial or serial  # 0: told outside of requests, and the end of all
         if told in self._answers:
             self._answers[told] = received
@@ -109,21 +110,21 @@ class ControlChannel(Closing):
         Raises BrokerGone at the end of the connection.
         """
         try:
-            received = wire.receive(self.channel)
+            received = wire.receive_owned(self.channel)
         except TimeoutError:
             return None  # a signal handler has taken it
         except (OSError, msgspec.MsgspecError) as error:
             raise gone(self.home) from error
         if received is None:
             raise gone(self.home)
-        frame, descriptors = received
-        close_all(descriptors)
+        frame, files = received
+        close_all(files)
         return None if frame.serial else frame  # a signal ended the wait for that answer
 
     def request(self, frame: wire.Frame, kind: type[F]) -> F:
         """The answer to a request that brings no descriptors."""
-        answer, descriptors = self.ask(frame)
-        close_all(descriptors)
+        answer, files = self.ask(frame)
+        close_all(files)
         return expect(answer, kind)
 
     def close(self) -> None:
@@ -147,10 +148,10 @@ def look_at(home: Path, answer_s: float = ANSWER_S) -> ControlChannel:
     return control
 
 
-def close_all(descriptors: list[int]) -> None:
+def close_all(files: list[FileIO]) -> None:
     """Give back what came with a frame."""
-    for descriptor in descriptors:
-        os.close(descriptor)
+    for file in files:
+        file.close()
 
 
 def gone(home: Path) -> BrokerGone:

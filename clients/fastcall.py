@@ -118,8 +118,10 @@ class FastPut(HoldsState):
         owner._native = self._native
 
     def __del__(self, enabled: int = fastput.ENABLED) -> None:
-        # Called before the collector empties anything: from now on methods go Python's way.
-        self.state[enabled] = 0
+        # Called before the collector empties anything: from now on methods go Python's way. A
+        # signal handler may have raised as this was made.
+        if "state" in vars(self):
+            self.state[enabled] = 0
 
     def make_receipts(self, kind: type, turn: Callable[[int], object]) -> None:
         """Let `asynchronous` make objects of a class that takes no arguments.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq.shm.errors import BrokerGone, NotPermitted, Timeout
+from gantrymq.shm.held import hold
 from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.ownfiles import may_be_believed, open_file
 
@@ -80,11 +81,13 @@ def read_board_file(home: Path) -> dict[str, str]:
 @contextmanager
 def socket_address(home: Path) -> Iterator[str]:
     """An address of the control socket that fits into 107 bytes, however long the path is."""
-    descriptor = os.open(run_of(home), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    held: list[int] = []
     try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
+        hold(held, os.open, run_of(home), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        yield f"/proc/self/fd/{held[0]}/{SOCKET_NAME}"
     finally:
-        os.close(descriptor)
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def _connect_in_turn(channel: socket.socket, address: str, timeout_s: float | None) -> None:

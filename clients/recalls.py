@@ -14,6 +14,7 @@ from gantrymq.shm import schedulerwire
 from gantrymq.shm.codes import ClientState, Status
 from gantrymq.shm.controllane import ControlLane, End
 from gantrymq.shm.errors import (
+    Closed,
     DiskFull,
     Incompatible,
     MessageIllegal,
@@ -37,8 +38,8 @@ class Recaller:
     def __init__(self, home: str | os.PathLike[str] | None) -> None:
         self._home = home
         self._lock = threading.RLock()  # a signal handler may recall amid a recall
-        self._session: Session | None = None
-        self._lane: ControlLane | None = None
+        self._way: tuple[Session, ControlLane] | None = None
+        self._is_closed = False
         self._store_id = ""
         self._serials = count(1)
 
@@ -51,26 +52,20 @@ class Recaller:
         deadline_ns = deadline_after(timeout)
         why = "the scheduler has not answered another thread's recall in time: nothing was asked"
         with Turn(self._lock, deadline_ns, why):
-            known = self._session is not None
+            known = self._way is not None
             try:
                 return self._ask(topic, handle, deadline_ns)
             except Timeout:
                 raise
             except Unavailable:
-                self.close()
+                self._drop()
                 if not known:
                     raise
             # The broker was started again since: to ask twice does no harm.
             return self._ask(topic, handle, deadline_ns)
 
     def _ask(self, topic: str, handle: str, deadline_ns: int) -> RecallOutcome:
-        if self._session is None:
-            session = Session(self._home, scheduler=True, answer_by=deadline_ns)
-            self._session = session.require_store(self._store_id)
-            self._store_id = self._session.store_id
-            self._lane = ControlLane(self._session.arena, self._session.plan.scheduler, End.CLIENT)
-        session, lane = self._session, self._lane
-        assert lane is not None, "opened together"
+        session, lane = self._way or self._open(deadline_ns)
         serial = next(self._serials)
         request = schedulerwire.encode(Recall(serial, topic, handle))
         answers: list[Recalled] = []
@@ -96,6 +91,22 @@ class Recaller:
             session.wait(min(deadline_ns, now + _REPEAT_NS), is_answered)
         return _outcome(answers[-1])
 
+    def _open(self, deadline_ns: int) -> tuple[Session, ControlLane]:
+        """Raises Closed where another thread, or a signal handler, closes meanwhile."""
+        if not self._is_closed:
+            session = Session(self._home, scheduler=True, answer_by=deadline_ns)
+            session.require_store(self._store_id)
+            self._store_id = session.store_id
+            lane = ControlLane(session.arena, session.plan.scheduler, End.CLIENT)
+            way = self._way = session, lane
+            if not self._is_closed:
+                return way
+            self._drop()
+        raise Closed(
+            "this producer was closed amid a recall: the message may be cancelled or not. Recall it"
+            " with another producer"
+        )
+
     def _take(self, lane: ControlLane, serial: int) -> list[Recalled]:
         found = []
         while (body := lane.take()) is not None:
@@ -108,10 +119,14 @@ class Recaller:
         return found
 
     def close(self) -> None:
-        """End the session. Safe to call twice."""
-        session, self._session, self._lane = self._session, None, None
-        if session is not None:
-            session.close()
+        """End the session, and open none any more. Safe to call twice."""
+        self._is_closed = True
+        self._drop()
+
+    def _drop(self) -> None:
+        way, self._way = self._way, None
+        if way is not None:
+            way[0].close()
 
 
 def require_handle(topic: str, handle: str) -> None:

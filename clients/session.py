@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
+from io import FileIO
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Self
@@ -152,19 +153,17 @@ class Session(Closing, OfOneProcess):
         _sessions.add(self)
 
     def _greet(self, hello: wire.Hello) -> None:
-        answer, descriptors = self._ask(hello, self.answer_by)
+        answer, files = self._ask(hello, self.answer_by)
         try:
             welcome = expect(answer, wire.Welcome)
             self.plan = plan_arena(*welcome.ring_bytes)
-            self.arena = map_arena(descriptors[0], self.plan.size)
+            self.arena = map_arena(files[0].fileno(), self.plan.size)
             check_header(self.arena)
             self.board = attach_board(welcome.board, owner=owner_of(self.home))
             self.topics_seen = self.board.half(layout.BOARD_TOPIC_CHANGES)
-        except BaseException:
-            close_all(descriptors)
-            raise
-        os.close(descriptors[0])
-        self._bells = [EventBell(descriptor) for descriptor in descriptors[1:]]
+            self._bells = [EventBell(file) for file in files[1:]]
+        finally:
+            close_all(files)
         self.bell, self.writer_bell, self.groups_bell, self.scheduler_bell = self._bells[:4]
         self.checker_bell = self._bells[4]
         self._sleeper = select.poll()
@@ -244,11 +243,11 @@ class Session(Closing, OfOneProcess):
         until = self.answer_by if answer_by is None else answer_by
         why = f"the broker at {self.home} has not answered another thread in time: it is busy, or"
         with Turn(self._requests, deadline_after(_answer_s(until)), f"{why} stopped"):
-            answer, descriptors = self._ask(frame, until)
-        close_all(descriptors)
+            answer, files = self._ask(frame, until)
+        close_all(files)
         return answer
 
-    def _ask(self, frame: wire.Frame, until: int) -> tuple[wire.AnyFrame, list[int]]:
+    def _ask(self, frame: wire.Frame, until: int) -> tuple[wire.AnyFrame, list[FileIO]]:
         try:
             return self._control.ask(frame, _answer_s(until))
         except (BrokerGone, Evicted) as error:

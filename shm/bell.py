@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
+from io import FileIO
 from typing import Protocol
+
+from gantrymq.shm.held import hold
 
 
 class Bell(Protocol):
@@ -32,26 +36,33 @@ def give_way() -> None:
 class _Owned:
     """A descriptor that is given back once nobody has this object any more."""
 
-    __slots__ = ("number",)
+    __slots__ = ("_held", "number")
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, call: Callable[..., int], *given: object) -> None:
+        self._held: list[int] = []
+        self.number = hold(self._held, call, *given)
 
     def __del__(self) -> None:
-        os.close(self.number)
+        # A signal handler may have raised as this was made.
+        for number in getattr(self, "_held", ()):
+            os.close(number)
 
 
 class EventBell:
-    """A bell over an eventfd, which it owns.
+    """A bell over an eventfd, which it owns; of a file it has a copy.
 
     Any thread, and a signal handler, may close it amid any call of another: each call holds what it
     uses, so that the number is nobody else's before its end. Once closed, rings reach nobody.
     """
 
-    def __init__(self, descriptor: int | None = None) -> None:
+    def __init__(self, descriptor: int | FileIO | None = None) -> None:
+        self._owned: _Owned | None
         if descriptor is None:
-            descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._owned: _Owned | None = _Owned(descriptor)
+            self._owned = _Owned(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        elif isinstance(descriptor, int):
+            self._owned = _Owned(int, descriptor)
+        else:
+            self._owned = _Owned(os.dup, descriptor.fileno())
 
     @property
     def descriptor(self) -> int:

@@ -17,6 +17,7 @@ import posix_ipc
 
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.errors import BrokerGone, Incompatible, NotPermitted
+from gantrymq.shm.held import hold
 
 if TYPE_CHECKING:
     import numpy as np
@@ -258,18 +259,19 @@ def attach_board(name: str, *, write: bool = False, owner: int = -1) -> Board:
     could be cut short while it is read. Raises BrokerGone if there is none of that name,
     NotPermitted, Incompatible.
     """
+    regions: list[Any] = []
     try:
-        region = posix_ipc.SharedMemory(name, read_only=not write)
+        region = hold(regions, posix_ipc.SharedMemory, name, 0, 0o600, 0, not write)
+        ownfiles.require_mappable(name, os.fstat(region.fd), owner)
+        access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+        return Board(memoryview(mmap.mmap(region.fd, 0, access=access)), name)
     except posix_ipc.ExistentialError:
         raise BrokerGone(f"no board {name}: the broker is not running", name=name) from None
     except posix_ipc.PermissionsError:
         raise NotPermitted(f"the board {name} belongs to another user", name=name) from None
-    try:
-        ownfiles.require_mappable(name, os.fstat(region.fd), owner)
-        access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
-        return Board(memoryview(mmap.mmap(region.fd, 0, access=access)), name)
     finally:
-        region.close_fd()
+        for region in regions:
+            region.close_fd()
 
 
 def unlink_board(name: str) -> None:

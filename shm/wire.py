@@ -9,11 +9,14 @@ from __future__ import annotations
 import array
 import os
 import socket
+from io import FileIO
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
 
 from gantrymq.shm import errors
+from gantrymq.shm.held import hold
 from gantrymq.shm.packed import decode_packed
 from gantrymq.shm.valueranges import (
     Digest,
@@ -345,6 +348,26 @@ def receive(channel: socket.socket) -> tuple[AnyFrame, list[int]] | None:
         for descriptor in descriptors:
             os.close(descriptor)
         raise
+
+
+def receive_owned(channel: socket.socket) -> tuple[AnyFrame, list[FileIO]] | None:
+    """`receive` of a client, in which a signal handler may raise: the descriptors as files.
+
+    Whoever drops a file has given it back.
+    """
+    packets: list[Any] = []
+    files: list[FileIO] = []
+    try:
+        data, ancillary, flags, _address = hold(
+            packets, channel.recvmsg, FRAME_BYTES_MAX, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+        )
+        files[:] = map(FileIO, _descriptors_in(ancillary), repeat("r+"))  # in one step, as well
+    except BaseException:
+        if packets and not files:
+            for descriptor in _descriptors_in(packets[0][1]):
+                os.close(descriptor)
+        raise
+    return (_whole(data, flags), files) if data or ancillary else None
 
 
 def receive_alone(channel: socket.socket) -> AnyFrame | None:

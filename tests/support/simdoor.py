@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 class SimEventBell(EventBell):
     """A bell of the operating system that the scheduler can ask who may wake."""
 
-    def __init__(self, descriptor: int | None = None) -> None:
+    def __init__(self, descriptor: int | FileIO | None = None) -> None:
         super().__init__(descriptor)
         self.rings = 0
 

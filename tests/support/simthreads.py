@@ -470,10 +470,10 @@ def readable(descriptor: int) -> bool:
 def _receive(channel: socket.socket) -> object:
     if not wait(lambda: readable(channel.fileno()), channel.gettimeout()):
         raise TimeoutError
-    return real_wire.receive(channel)
+    return real_wire.receive_owned(channel)
 
 
-wire: Final[Any] = _Facade(real_wire, receive=_receive)
+wire: Final[Any] = _Facade(real_wire, receive_owned=_receive)
 
 
 #: Verdicts: client code may survive an exception, the run must not.

@@ -6,6 +6,7 @@ Each call is interrupted at the n-th place where a signal may come, for one n af
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import threading
@@ -16,11 +17,14 @@ from typing import Any, Final
 
 import pytest
 
+from gantrymq.clients import recalls
 from gantrymq.clients.batch import MessageBatch
 from gantrymq.clients.consumer import PullConsumer
 from gantrymq.clients.message import Message, MessageQueue, ReceivedMessage
 from gantrymq.clients.producer import Producer
-from gantrymq.clients.session import NEVER_NS, now_ns
+from gantrymq.clients.recalloutcome import RecallOutcome
+from gantrymq.clients.session import NEVER_NS, Session, now_ns
+from gantrymq.shm.errors import Closed
 from gantrymq.temporary import Broker
 from tests.support.clientlocks import locks_of
 from tests.support.interrupts import LOCKING, Interrupt
@@ -369,6 +373,91 @@ def test_closes_of_producers(broker: Broker, topic: str) -> None:
         assert not producer._link.is_open
 
     interrupt_each(scene)
+
+
+def _recall_first(producer: Producer, topic: str, handle: str) -> None:
+    assert producer.recall_message(topic, handle) is RecallOutcome.CANCELLED
+
+
+def _enlist_first(producer: Producer, topic: str, _handle: str) -> None:
+    with producer.transaction() as transaction:
+        producer.send(topic, b"x", transaction=transaction)
+
+
+def _descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@mends("S89")
+@FINALIZED
+@pytest.mark.parametrize("call", [_recall_first, _enlist_first])
+def test_first_calls_that_need_another_session(
+    broker: Broker,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[Producer, str, str], None],
+) -> None:
+    """They can be called again, and nothing that was opened for them is left open."""
+    # What pytest keeps of the log has the transactions that were left open.
+    monkeypatch.setattr(logging.getLogger("gantrymq"), "disabled", True)
+    with Producer(home=broker.home) as sender:
+        handle = sender.send(topic, b"x", delay=3600).recall_handle
+        assert handle is not None
+        _recall_first(sender, topic, handle)
+
+    def scene(interrupt: Interrupt) -> None:
+        before = _descriptors()
+        with Producer(home=broker.home, producer_group="p-" + topic) as producer:
+            with interrupt:
+                call(producer, topic, handle)
+            call(producer, topic, handle)
+        del producer
+        assert _descriptors() <= before
+
+    interrupt_each(scene)
+
+
+@mends("S90")
+@FINALIZED
+def test_attaching_leaves_no_descriptor_open(broker: Broker) -> None:
+    """Also where the handler raises as those of the answer have come."""
+
+    def scene(interrupt: Interrupt) -> None:
+        before = _descriptors()
+        with interrupt:
+            Producer(home=broker.home)
+        assert _descriptors() <= before
+
+    interrupt_each(scene, r"ControlChannel\.|Session\.(__init__|_greet|_ask)|receive_owned|_Owned")
+    interrupt_each(scene)
+
+
+@mends("S91")
+@pytest.mark.parametrize("at", ["Session", "ControlLane"])
+def test_a_close_amid_a_recall_leaves_no_session(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """By a signal handler, or by another thread, as the recall opens its session."""
+    with Producer(home=broker.home) as producer:
+        handle = producer.send(topic, b"x", delay=3600).recall_handle
+        assert handle is not None
+        made = getattr(recalls, at)
+        opened: list[Session] = []
+
+        def make(*given: Any, **parts: Any) -> Any:  # noqa: ANN401
+            it = made(*given, **parts)
+            opened.extend([it] if at == "Session" else [])
+            producer.close()
+            return it
+
+        monkeypatch.setattr(recalls, at, make)
+        with pytest.raises(Closed, match="amid a recall"):
+            producer.recall_message(topic, handle)
+        assert producer._recaller._way is None
+        assert not any(session.is_open for session in opened)
+        with pytest.raises(Closed):
+            producer.recall_message(topic, handle)
 
 
 # ------------------------------------------------------------------------------------------- locks
