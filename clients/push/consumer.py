@@ -23,7 +23,8 @@ from gantrymq.clients.push.messagemodel import MessageModel
 from gantrymq.clients.push.options import Options, PushOptions
 from gantrymq.clients.push.telling import FaultLog
 from gantrymq.clients.push.watch import Limits
-from gantrymq.clients.session import Session, deadline_after, now_ns
+from gantrymq.clients.session import NEVER_NS, Session, deadline_after
+from gantrymq.clients.shortwaits import join, take
 from gantrymq.clients.signals import heard
 from gantrymq.clients.subscription import Subscription, describe, digest
 from gantrymq.shm.errors import Closed, GroupIllegal, Timeout
@@ -130,7 +131,7 @@ class PushConsumer(OfOneProcess):
             dispatcher.give_up()
         self._handoff.dismiss()
         for thread in self._threads:
-            thread.join()
+            join(thread)
         self._threads.clear()
         self._handoff = self._new_handoff()
         self._close_offsets()
@@ -164,7 +165,7 @@ class PushConsumer(OfOneProcess):
         if self._is_stopped:
             raise Closed("this consumer is stopped: make another one")
         with heard(lambda: self._events.put(None)):
-            self._events.get()
+            take(self._events)
         self.stop()
 
     def stop(self, timeout: float | None = None) -> None:
@@ -188,9 +189,9 @@ class PushConsumer(OfOneProcess):
         self._events.put(None)
         if threading.current_thread() in (dispatcher, *self._threads):
             return
-        until = None if timeout is None else now_ns() + int(timeout * 1e9)
+        deadline_ns = NEVER_NS if timeout is None else deadline_after(timeout)
         for thread in (dispatcher, *self._threads):
-            thread.join(None if until is None else max(0.0, (until - now_ns()) / 1e9))
+            join(thread, deadline_ns)
             if dispatcher.is_alive() or (thread.is_alive() and dispatcher.error is None):
                 raise Timeout(f"listeners are still at work after {timeout} s; they go on")
         self._close_offsets()

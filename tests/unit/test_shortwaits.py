@@ -1,0 +1,66 @@
+"""No wait of the main thread leaves a sleep without an end to C: shortwaits says why."""
+
+from __future__ import annotations
+
+import threading
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import pytest
+
+from gantrymq.clients.push import consumer as consumermodule
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.shortwaits import LOOK_S, join, take
+from tests.support.trials import mends
+
+SLEEPS = 3
+
+
+class Queue(SimpleQueue[str]):
+    """Has something at the fourth look only; `slept` says how long each sleep might have been."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def get(self, block: bool = True, timeout: float | None = None) -> str:
+        assert block
+        assert timeout is not None
+        self.slept.append(timeout)
+        if len(self.slept) <= SLEEPS:
+            raise Empty
+        return "it"
+
+
+class Thread(threading.Thread):
+    """Ends at the fourth look only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+
+    def is_alive(self) -> bool:
+        return len(self.slept) < SLEEPS
+
+    def join(self, timeout: float | None = None) -> None:
+        assert timeout is not None
+        self.slept.append(timeout)
+
+
+@mends("S93")
+def test_waits_wake_up_to_hear() -> None:
+    queue, thread = Queue(), Thread()
+    assert take(queue) == "it"
+    assert queue.slept == [LOOK_S] * (SLEEPS + 1)
+    join(thread)
+    assert thread.slept == [LOOK_S] * SLEEPS
+
+
+@mends("S93")
+def test_run_waits_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(consumermodule, "take", taken.append)
+    monkeypatch.setattr(PushConsumer, "start", lambda _consumer: None)
+    monkeypatch.setattr(PushConsumer, "stop", lambda _consumer: None)
+    consumer = PushConsumer("g", {"t": "*"}, lambda _message: None)
+    consumer.run()
+    assert taken == [consumer._events]
