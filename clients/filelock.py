@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
+from typing import TYPE_CHECKING
 
-from gantrymq.shm.ownfiles import open_file
+from gantrymq.shm.ownfiles import open_owned
+
+if TYPE_CHECKING:
+    from gantrymq.shm.held import Descriptor
 
 
-def try_lock(path: str | os.PathLike[str]) -> int | None:
-    """A descriptor that keeps others out until it is closed; None if somebody else has one.
+def try_lock(path: str | os.PathLike[str]) -> Descriptor | None:
+    """What keeps others out as long as somebody has it; None if somebody else has one.
 
     The file is made if it is not there. Raises OSError.
     """
-    descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
+    lock = open_owned(path, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
         return None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    return lock

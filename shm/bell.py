@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
 from io import FileIO
 from typing import Protocol
 
-from gantrymq.shm.held import hold
+from gantrymq.shm.held import Descriptor
 
 
 class Bell(Protocol):
@@ -33,21 +32,6 @@ def give_way() -> None:
     os.sched_yield()
 
 
-class _Owned:
-    """A descriptor that is given back once nobody has this object any more."""
-
-    __slots__ = ("_held", "number")
-
-    def __init__(self, call: Callable[..., int], *given: object) -> None:
-        self._held: list[int] = []
-        self.number = hold(self._held, call, *given)
-
-    def __del__(self) -> None:
-        # A signal handler may have raised as this was made.
-        for number in getattr(self, "_held", ()):
-            os.close(number)
-
-
 class EventBell:
     """A bell over an eventfd, which it owns; of a file it has a copy.
 
@@ -56,13 +40,13 @@ class EventBell:
     """
 
     def __init__(self, descriptor: int | FileIO | None = None) -> None:
-        self._owned: _Owned | None
+        self._owned: Descriptor | None
         if descriptor is None:
-            self._owned = _Owned(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._owned = Descriptor(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         elif isinstance(descriptor, int):
-            self._owned = _Owned(int, descriptor)
+            self._owned = Descriptor(int, descriptor)
         else:
-            self._owned = _Owned(os.dup, descriptor.fileno())
+            self._owned = Descriptor(os.dup, descriptor.fileno())
 
     @property
     def descriptor(self) -> int:

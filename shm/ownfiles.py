@@ -11,12 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from gantrymq.shm.errors import NotPermitted
+from gantrymq.shm.held import Descriptor
+
+T = TypeVar("T")
 
 _ROOT: Final = 0
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -37,8 +41,17 @@ def user() -> int:
 
 def open_file(path: str | os.PathLike[str], flags: int) -> int:
     """A descriptor as os.open gives it, but never by way of a link. Raises PermissionError."""
+    return _open(os.open, path, flags)
+
+
+def open_owned(path: str | os.PathLike[str], flags: int) -> Descriptor:
+    """`open_file` of what is given back once nobody has it."""
+    return _open(partial(Descriptor, os.open), path, flags)
+
+
+def _open(call: Callable[..., T], path: str | os.PathLike[str], flags: int) -> T:
     try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        return call(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EEXIST, errno.ENOTDIR) and os.path.islink(path):
             raise link_refused(path) from error

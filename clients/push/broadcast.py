@@ -55,14 +55,13 @@ class OffsetFile:
         folder = state_folder() / "gantrymq" / "broadcast" / group
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path: Path = folder / f"{instance}-{mark}.json"
-        lock = try_lock(self.path.with_suffix(".lock"))
-        if lock is None:
+        self._lock = try_lock(self.path.with_suffix(".lock"))
+        if self._lock is None:
             raise GroupIllegal(
                 f"another broadcasting consumer of group {group} uses {self.path}: give each one"
                 " an instance= of its own",
                 group=group,
             )
-        self._lock = lock
         self._lacks_room = False  # and that was told
         self._store = ""
         self.life = 0  # of the broker, in which the offsets were last compared with its queues
@@ -160,9 +159,7 @@ class OffsetFile:
                 " was done since comes again",
                 self.path,
             )
-        descriptor, self._lock = self._lock, -1  # first: two threads may close it
-        if descriptor >= 0:
-            os.close(descriptor)
+        self._lock = None
 
 
 def _topic(name: str) -> str:

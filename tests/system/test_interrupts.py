@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -22,6 +23,7 @@ from gantrymq.clients.batch import MessageBatch
 from gantrymq.clients.consumer import PullConsumer
 from gantrymq.clients.message import Message, MessageQueue, ReceivedMessage
 from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.broadcast import OffsetFile
 from gantrymq.clients.recalloutcome import RecallOutcome
 from gantrymq.clients.session import NEVER_NS, Session, now_ns
 from gantrymq.shm.errors import Closed
@@ -429,8 +431,28 @@ def test_attaching_leaves_no_descriptor_open(broker: Broker) -> None:
             Producer(home=broker.home)
         assert _descriptors() <= before
 
-    interrupt_each(scene, r"ControlChannel\.|Session\.(__init__|_greet|_ask)|receive_owned|_Owned")
+    interrupt_each(
+        scene, r"ControlChannel\.|Session\.(__init__|_greet|_ask)|receive_owned|Descriptor"
+    )
     interrupt_each(scene)
+
+
+@mends("S90")
+@FINALIZED
+def test_a_broadcasting_consumer_that_is_not_made_keeps_nobody_out(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file of offsets is free again, whatever the handler has broken off."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def scene(interrupt: Interrupt) -> None:
+        offsets = None
+        with interrupt:
+            offsets = OffsetFile(broker.home, "g-" + topic, "one")
+        del offsets
+        OffsetFile(broker.home, "g-" + topic, "one").close()
+
+    interrupt_each(scene, step=1)
 
 
 @mends("S91")

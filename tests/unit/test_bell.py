@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gantrymq.shm import bell as bell_module
+from gantrymq.shm import held as held_module
 from gantrymq.shm.bell import EventBell
 from tests.support.trials import mends
 
@@ -90,7 +91,7 @@ def test_a_ring_behind_the_closing_writes_nowhere(
         bell.ring()
         bell.close()
 
-    monkeypatch.setattr(bell_module, "os", _Around(os, "close", behind=open_and_ring))
+    monkeypatch.setattr(held_module, "os", _Around(os, "close", behind=open_and_ring))
     bell.close()
     assert file.read_bytes() == b""
     assert is_open(opened[0])

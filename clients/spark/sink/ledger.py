@@ -8,7 +8,6 @@ clients/spark/sumfile.py.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -76,14 +75,14 @@ class StagingFolder:
         """Keep other drivers out. Raises StoreBusy if one is in for so many seconds."""
         path = Path(self.root, LOCK)
         deadline = time.monotonic() + timeout_s
-        while (descriptor := try_lock(path)) is None:
+        while (lock := try_lock(path)) is None:
             if time.monotonic() >= deadline:
                 raise StoreBusy(f"another process sends what is staged in {self.root}")
             threading.Event().wait(_LOOK_S)
         try:
             yield
         finally:
-            os.close(descriptor)
+            del lock
 
     def load(self) -> Ledger:
         """The ledger as it is; a new one has nothing. Raises Corrupt, Incompatible."""

@@ -28,6 +28,7 @@ from gantrymq.clients.spark.table.manifest import (
     load_manifest,
 )
 from gantrymq.shm.errors import Corrupt, SettingIllegal
+from gantrymq.shm.held import Descriptor
 
 ASIDE: Final = f"{DIRECTORY}/aside"
 _LOCK: Final = f"{DIRECTORY}/lock"
@@ -49,7 +50,7 @@ class Table:
         files.make_directory(DIRECTORY)
         files.sync_directory("")
         files.sync_parent()  # a manifest that is lost with its folder would begin anew
-        self._lock = files.lock(_LOCK)
+        self._lock: Descriptor | None = files.lock(_LOCK)
         try:
             self.manifest = load_manifest(files)
             intent = load_intent(files)
@@ -64,9 +65,7 @@ class Table:
 
     def close(self) -> None:
         """Let others write. Safe to call twice."""
-        descriptor, self._lock = self._lock, -1  # first: two threads may close it
-        if descriptor >= 0:
-            os.close(descriptor)
+        self._lock = None
 
     def new_aside(self) -> str:
         """Make a folder for one step, whose name no other step has: killed tasks may live on."""

@@ -9,6 +9,7 @@ import shutil
 
 from gantrymq.clients.filelock import try_lock
 from gantrymq.shm.errors import StoreBusy
+from gantrymq.shm.held import Descriptor
 from gantrymq.shm.storage import PosixStorage
 
 _RENAMEAT2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -42,14 +43,14 @@ class TableFiles(PosixStorage):
                 return
             name = os.path.dirname(name)
 
-    def lock(self, name: str) -> int:
-        """Keep others out as long as this process lives. Raises StoreBusy if one is in."""
+    def lock(self, name: str) -> Descriptor:
+        """Keep others out as long as somebody has it. Raises StoreBusy if one is in."""
         path = self._path(name)
-        descriptor = try_lock(path)
-        if descriptor is None:
+        lock = try_lock(path)
+        if lock is None:
             text = f"another ingest writes {self.root}: one at a time, or another folder"
             raise StoreBusy(text, path=path)
-        return descriptor
+        return lock
 
     def exchange(self, one: str, other: str) -> bool:
         """Let two directories change names in one step; False where the system cannot."""
