@@ -42,7 +42,7 @@ def _is_writing(call: ast.Call) -> bool:
     last = name.rpartition(".")[2]
     if last in _METHODS or (name.startswith(("os.", "shutil.")) and last in _FUNCTIONS):
         return True
-    if name == "os.open":
+    if "os.open" in (name, *map(ast.unparse, call.args)):  # called, or given to who calls it
         return not any(flag in ast.unparse(call) for flag in _READING)
     modes = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
     texts = [each.value for each in modes if isinstance(each, ast.Constant)]
