@@ -126,3 +126,22 @@ def test_each_comes_once_in_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     timers.open_all()
     assert len(timers.seen) == len(timers.due)
     timers.buckets.close()
+
+
+@mends("S92")
+def test_a_second_of_many_timers_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing smaller: who looks into it has all of it."""
+    monkeypatch.setattr(timerbuckets, "SPLIT_ENTRIES", 4)
+    buckets = TimerBuckets(SimStorage(Disk()))
+    buckets.follow(MS)
+    some = np.zeros(10, ENTRY)
+    some["position"], some["ms"], some["size"] = range(10), MS + 5_000, 100
+    buckets.append(some)
+    (minute,) = buckets.unopened()
+    while buckets.is_unopened(minute):
+        assert buckets.look_into(minute) is None
+    (second,) = buckets.unopened()
+    found = buckets.look_into(second)
+    assert found is not None
+    assert found["position"].tolist() == list(range(10))
+    buckets.close()

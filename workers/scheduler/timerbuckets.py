@@ -117,7 +117,8 @@ class TimerBuckets:
             self.changes += 1
             start = span_of(name)[0]
             if _is_large(name):
-                heapq.heappush(self._later, (start - _lead_of(name), name))
+                lead_ms = _lead_of(_parts_of(name)[1]) * MINUTE_MS
+                heapq.heappush(self._later, (start - lead_ms, name))
             else:
                 heapq.heappush(self._order, (start, name))
 
@@ -156,7 +157,7 @@ class TimerBuckets:
         keys[split] = seconds[split] * SECOND_MS * _KINDS
         for level in range(1, LEVELS + 1):
             numbers = minutes >> LEVEL_BITS * level
-            now = self._now_ms // MINUTE_MS + (_minutes_of(level) >> 5)
+            now = self._now_ms // MINUTE_MS + _lead_of(level)
             later = numbers > now >> LEVEL_BITS * level
             if not later.any():
                 break
@@ -226,7 +227,7 @@ class TimerBuckets:
         whoever is opened gets nothing from others any more.
         """
         name = self._next()
-        if self._is_to_be_split(name):
+        if _is_large(name) or self._is_crowded(name):
             self._split_some(name)
             return None
         size = self._file(name)[1]
@@ -254,19 +255,16 @@ class TimerBuckets:
 
     def look_into(self, name: str) -> Entries | None:
         """Entries of a bucket that stays unopened; None: it is being split. Raises OSError."""
-        if self._file(name)[1] > SPLIT_ENTRIES * ENTRY.itemsize:
-            self._split.add(name)
-        if name in self._split:
+        if self._is_crowded(name):
             self._split_some(name)
             return None
         return in_order(self._read(name, 0, self._file(name)[1]))
 
-    def _is_to_be_split(self, name: str) -> bool:
-        """Whether a bucket is too large, or somebody has begun to split it."""
+    def _is_crowded(self, name: str) -> bool:
+        """Whether a bucket has too many entries, or somebody has begun to split it."""
         if "." in name:
-            return False
-        is_large = _is_large(name) or self._file(name)[1] > SPLIT_ENTRIES * ENTRY.itemsize
-        return is_large or name in self._split
+            return False  # there are no smaller ones
+        return name in self._split or self._file(name)[1] > SPLIT_ENTRIES * ENTRY.itemsize
 
     def is_open(self, ms: int) -> bool:
         """Whether the bucket of a time was opened."""
@@ -514,10 +512,9 @@ def _is_large(name: str) -> bool:
     return "-" in name
 
 
-def _lead_of(name: str) -> int:
-    """How long before its time a large bucket is split."""
-    start, end = span_of(name)
-    return (end - start) >> 5
+def _lead_of(level: int) -> int:
+    """How many minutes before its time a large bucket is split."""
+    return _minutes_of(level) >> 5
 
 
 def _larger_of(ms: int) -> list[str]:

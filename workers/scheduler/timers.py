@@ -37,7 +37,7 @@ from gantrymq.workers.scheduler.timerscounted import Counted
 from gantrymq.workers.scheduler.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -395,10 +395,8 @@ class Timers:
         return len(self._in_memory("position", position)) > 0
 
     def _in_memory(self, name: str, value: int) -> Entries:
-        pooled, unfiled = (
-            np.concatenate([np.zeros(0, ENTRY), *(run[run[name] == value] for run in runs)])
-            for runs in (self._pooled(), self._filing.runs())
-        )
+        unfiled = _rows(self._filing.runs(), name, value)
+        pooled = _rows(self._pooled(), name, value)
         return np.concatenate((pooled, unfiled[~self.buckets.are_open(unfiled)]))
 
     def _pooled(self) -> Iterator[Entries]:
@@ -416,16 +414,12 @@ class Timers:
             shifts = self.buckets.shifts
             entries = yield from self.buckets.seek(position, LOOK_ENTRIES)
             if not len(entries):
-                entries = self._that_are(position)
+                entries = _rows(self._pooled(), "position", position)
             if not len(entries) and shifts != self.buckets.shifts:
                 yield
                 continue  # neither here nor there: it was on its way
             wanted = entries[self._counted.leaves(entries) & ~self.moved.among(entries)]
             return int(wanted["ms"][0]) if len(wanted) and self._may_wait(position) else None
-
-    def _that_are(self, position: int) -> Entries:
-        found = [run[run["position"] == position] for run in self._pooled()]
-        return np.concatenate([np.zeros(0, ENTRY), *found])
 
     def _may_wait(self, position: int) -> bool:
         """Whether a timer was neither recalled nor has a copy."""
@@ -481,8 +475,7 @@ class Timers:
 
     def holds_below(self, position: int) -> bool:
         """Whether a timer in memory lies below a log position."""
-        pools = (self._loose, self._at, self._after)
-        return any((run["position"] < position).any() for pool in pools for run in pool.runs())
+        return any((run["position"] < position).any() for run in self._pooled())
 
     # ----------------------------------------------------------------------------------- progress
 
@@ -521,3 +514,8 @@ class Timers:
     def close(self) -> None:
         """Give files back."""
         self.buckets.close()
+
+
+def _rows(runs: Iterable[Entries], name: str, value: int) -> Entries:
+    """Rows of which a field has a value."""
+    return np.concatenate([np.zeros(0, ENTRY), *(run[run[name] == value] for run in runs)])
