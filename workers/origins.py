@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from gantrymq.shm import layout
 from gantrymq.shm.codes import Stop
+from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.kernels.origins import (
     COMMITS,
+    COPIES,
     DERIVED,
     FIND_AT,
     FIND_BASE,
@@ -25,7 +27,7 @@ from gantrymq.shm.ranges import EVERYTHING, read_ranges
 from gantrymq.workers.failure import unfit_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from gantrymq.shm.board import Board
     from gantrymq.shm.storage import Storage
@@ -35,7 +37,7 @@ RECORDS_MAX: Final = 16_384
 
 
 class Finder:
-    """Reads segments; keeps the origins of records of one kind: DERIVED or COMMITS."""
+    """Reads segments; keeps what is found of one kind: DERIVED, COMMITS or COPIES."""
 
     def __init__(self, of: int) -> None:
         self._found: list[NDArray[np.int64]] = []
@@ -71,6 +73,32 @@ class Finder:
         found = np.concatenate([np.zeros(0, np.int64), *self._found])
         found.sort()
         return found
+
+
+def positions_of_copies(board: Board, views: LogViews, start: int) -> Iterator[int]:
+    """Where records that the broker made of others lie, from `start` to the log's end, in order.
+
+    Of damaged ones, too; what has no length that leads on hides the rest of its segment.
+    Raises OSError.
+    """
+    at, end = max(start, board.word(layout.BOARD_LOW)), board.word(layout.BOARD_APPENDED)
+    while at < end:
+        finder = Finder(COPIES)
+        try:
+            segment = views.segment(at)
+        except (FileNotFoundError, Corrupt):  # retention was quicker: nothing is lost
+            at = (at // board.segment_bytes + 1) * board.segment_bytes
+            continue
+        at, stop = finder.read(segment, at, end)
+        yield from np.sort(np.concatenate([finder.origins(), finder.damaged()])).tolist()
+        if stop not in (Stop.DONE, Stop.LIMIT):
+            at = _behind_damage(segment, at)
+
+
+def _behind_damage(segment: tuple[int, NDArray[np.uint8]], at: int) -> int:
+    base, view = segment
+    total = int.from_bytes(view[at - base : at - base + 4].tobytes(), "big")
+    return min(at + total, base + len(view)) if total >= layout.FILLER.size else base + len(view)
 
 
 class _Scan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt, Rejected
 from gantrymq.shm.limits import PROGRESS_WINDOW
-from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.queuenames import queue_directory
-from gantrymq.shm.record import STRUCTURE, Record, parse_record
+from gantrymq.shm.record import Record
 from gantrymq.shm.soundrecord import Sound, sound_fields, sound_record
 from gantrymq.shm.storereader import StoreReader, Unit, is_filler
 from gantrymq.workers.logviews import LogViews
+from gantrymq.workers.origins import positions_of_copies
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,12 +25,6 @@ if TYPE_CHECKING:
 
 FILES_KEPT: Final = 32
 _UNIT: Final = layout.CQ_UNIT.codec("physical_offset", "size")
-_CHUNK: Final = 1 << 20
-_HEAD: Final = layout.FILLER.size
-_FLAGS_END: Final = layout.RECORD_SYS_FLAG + 4
-_BORN_V6: Final = layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4
-_PREPARED: Final = layout.RECORD.offset("prepared_transaction_offset")
-_PREPARED_END: Final = _PREPARED + 2 * _BORN_V6 + 8
 
 
 class LiveReader(StoreReader):
@@ -133,33 +126,10 @@ class LiveReader(StoreReader):
 
     def derived(self, start: int) -> Iterator[Record]:
         """Records from `start` to the log's end that the broker made of others, in order."""
-        position = max(start, self._board.word(layout.BOARD_LOW))
-        end = self._board.word(layout.BOARD_APPENDED)
-        while position < end:
-            base = position // self._board.segment_bytes * self._board.segment_bytes
-            stop = min(end, base + self._board.segment_bytes)
-            with contextlib.suppress(FileNotFoundError):  # retention was quicker: nothing is lost
-                yield from self._derived_in(segment_name(base), base, position, stop)
-            position = base + self._board.segment_bytes
-
-    def _derived_in(self, name: str, base: int, position: int, stop: int) -> Iterator[Record]:
-        while position < stop:
-            data = self._read(name, position - base, min(_CHUNK, stop - position))
-            at = 0
-            while at + _PREPARED_END <= len(data) or position + len(data) == stop:
-                total = int.from_bytes(data[at : at + 4], "big")
-                magic = int.from_bytes(data[at + 4 : at + _HEAD], "big")
-                if total < _HEAD or magic == layout.FILLER_MAGIC:
-                    return
-                if _prepared(data, at) < 0:
-                    whole = self._read(name, position + at - base, total)
-                    item = parse_record(whole, 0, len(whole), STRUCTURE)
-                    if isinstance(item, Record):
-                        yield item
-                at += total
-                if at >= len(data):
-                    break
-            position += at
+        for position in positions_of_copies(self._board, self._views, start):
+            record = self._views.record(position)
+            if record is not None:
+                yield record
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -184,11 +154,3 @@ class LiveReader(StoreReader):
             self._files.move_to_end(name)
         buffer = bytearray(count)
         return bytes(buffer[: file.read_into(buffer, at)])
-
-
-def _prepared(data: bytes, at: int) -> int:
-    """The field preparedTransactionOffset of the record whose head starts at `at`."""
-    flags = int.from_bytes(data[at + layout.RECORD_SYS_FLAG : at + _FLAGS_END], "big")
-    wider = bool(flags & layout.SYS_BORN_V6) + bool(flags & layout.SYS_STORE_V6)
-    place = at + _PREPARED + wider * _BORN_V6
-    return int.from_bytes(data[place : place + 8], "big", signed=True)
