@@ -53,9 +53,9 @@ class OwnThread:
         return threading.current_thread() is self._thread
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its end."""
+        """Wait for its end, unless its start was broken off."""
         thread = self._thread
-        if thread is not None and not self.is_me:
+        if thread is not None and not self.is_me and thread.is_alive():
             thread.join(timeout_s)
 
     def _run(self) -> None:

@@ -70,7 +70,7 @@ class Producer(HoldsState, OfOneProcess):
         """Attach. Raises BrokerGone, NotPermitted, Incompatible, GroupIllegal.
 
         `transaction_checker` is asked, in a thread of its own, about transactions of the group that
-        nobody has ended; each of its producers has the same one.
+        nobody has ended, until this is closed or freed; each of its producers has the same one.
         """
         home, durability, timeout, producer_group, transaction_checker = judged(
             "Producer", home, durability, timeout, producer_group, transaction_checker
@@ -112,7 +112,7 @@ class Producer(HoldsState, OfOneProcess):
             if transaction_checker is not None:
                 self._begun().answer_checks(transaction_checker)
         except BaseException:
-            self._link.end()
+            self._end(self._link.look)
             raise
 
     # ------------------------------------------------------------------------------------ sending

@@ -1,6 +1,8 @@
 """Checks: a producer of the group is asked what became of a transaction, in a thread of its own.
 
-The half is read from the log; what the application's function says is an END, or UNKNOWN.
+The half is read from the log; what the application's function says is an END, or UNKNOWN. The
+thread ends by itself where its producer's end was broken off: it only looks at the producer's
+transactions, and does not keep them alive.
 """
 
 from __future__ import annotations
@@ -8,11 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
 from gantrymq.clients.ownthread import OwnThread
-from gantrymq.clients.session import NEVER_NS, now_ns
+from gantrymq.clients.session import now_ns
 from gantrymq.clients.stored_body import plain_body
 from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.resolution import TransactionResolution
@@ -33,10 +36,14 @@ if TYPE_CHECKING:
 
 #: A checker that was replaced has forgotten who answers checks.
 _ENLIST_NS: Final = 1_000_000_000
+#: So long the supervisor has to answer: whether the producer has ended is looked at behind it.
+_ATTACH_NS: Final = 10_000_000_000
 _REATTACH_S: Final = 0.05
 #: After an error that may stay, at first and at most.
 _PAUSE_S: Final = 1.0
 _PAUSE_MAX_S: Final = 60.0
+#: So often a pause looks whether the producer has ended.
+_LOOK_S: Final = 1.0
 _JOIN_S: Final = 1.0
 log = logging.getLogger("gantrymq")
 
@@ -51,22 +58,29 @@ class CheckAnswers:
         checker: Callable[[ReceivedMessage], TransactionResolution],
         known: Owner,
     ) -> None:
-        """`known`: the producer's own; those that run are not asked about."""
+        """`known`: the producer's own; those that run are not asked about. `begin` starts it."""
         self._group = group
         self._checker = checker
-        self._known = known
+        self._known = weakref.ref(known)
         self._link = CheckerLink(home)
         self._stop = threading.Event()
         self._pid = os.getpid()
         self._told = ""
         self._pause_s = _PAUSE_S
         self._reader: tuple[str, StoreReader] | None = None
-        lock = threading.RLock()
+        self._lock = threading.RLock()
         self._helper = OwnThread(
-            "gantrymq-transaction-checker", lock, lambda: not self._stop.is_set(), self._go_on
+            "gantrymq-transaction-checker", self._lock, lambda: not self._is_over(), self._go_on
         )
-        with lock:
+
+    def begin(self) -> None:
+        """Have checks answered, until `close` or the producer's end."""
+        with self._lock:
             self._helper.begin()
+
+    def _is_over(self) -> bool:
+        known = self._known()
+        return self._stop.is_set() or known is None or not known.writer.is_open
 
     def _go_on(self) -> None:
         """Serve, over restarts of the broker."""
@@ -74,14 +88,22 @@ class CheckAnswers:
             self._serve()
         except (Unavailable, Closed):
             self._link.lose()
-            self._stop.wait(_REATTACH_S)
+            self._rest(_REATTACH_S)
         except (GantryError, OSError, ValueError) as error:
-            if self._stop.is_set():  # a session that was closed meanwhile
+            if self._is_over():  # a session that was closed meanwhile
                 return
             self._tell(error)
             self._link.lose()
-            self._stop.wait(self._pause_s)
+            self._rest(self._pause_s)
             self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+        finally:
+            if self._is_over():
+                self._link.close()
+
+    def _rest(self, seconds: float) -> None:
+        until = now_ns() + int(seconds * 1e9)
+        while not self._is_over() and now_ns() < until:
+            self._stop.wait(min(seconds, _LOOK_S))
 
     def _tell(self, error: Exception) -> None:
         """Once, until checks are answered again: it may stay so, as in another store."""
@@ -95,12 +117,12 @@ class CheckAnswers:
 
     def _serve(self) -> None:
         link = self._link
-        while not self._stop.is_set():
-            link.living(NEVER_NS)
+        while not self._is_over():
+            link.living(now_ns() + _ATTACH_NS)
             link.put(transactionwire.encode(Enlist(link.next_serial(), self._group)))
             until = now_ns() + _ENLIST_NS
-            while link.sleep(until, lambda: bool(link.checks) or self._stop.is_set()):
-                if self._stop.is_set():
+            while link.sleep(until, lambda: bool(link.checks) or self._is_over()):
+                if self._is_over():
                     return
                 self._answer(link.checks.pop(0))
             self._told, self._pause_s = "", _PAUSE_S
@@ -115,13 +137,15 @@ class CheckAnswers:
         if resolution is not TransactionResolution.UNKNOWN:
             commit = resolution is TransactionResolution.COMMIT
             half = (check.position, check.queue_offset)
-            self._known.open.pop(check.tx, None)
+            if (known := self._known()) is not None:
+                known.open.pop(check.tx, None)
             request = End(serial, self._group, check.tx, commit, [half], from_check=True)
         link.put(transactionwire.encode(request))  # without room it is asked again
 
     def _resolve(self, check: Check) -> TransactionResolution | None:
         """What the application says; None if the half can't be read."""
-        if check.tx in self._known.running:
+        known = self._known()
+        if known is None or check.tx in known.running:
             return TransactionResolution.UNKNOWN
         try:
             message = half_message(self._read(check.position))

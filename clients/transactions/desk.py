@@ -102,6 +102,7 @@ class Transactions:
         from gantrymq.clients.transactions.checks import CheckAnswers
 
         self._answers = CheckAnswers(self._home, self.group, checker, self)
+        self._answers.begin()  # noted by now: whatever is broken off, `close` ends it
 
     def close(self) -> None:
         """Roll back what is open, as well as can be, and end the sessions. Safe to call twice."""

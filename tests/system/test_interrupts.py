@@ -26,6 +26,7 @@ from gantrymq.clients.producer import Producer
 from gantrymq.clients.push.broadcast import OffsetFile
 from gantrymq.clients.recalloutcome import RecallOutcome
 from gantrymq.clients.session import NEVER_NS, Session, now_ns
+from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm.errors import Closed
 from gantrymq.temporary import Broker
 from tests.support.clientlocks import locks_of
@@ -418,6 +419,44 @@ def test_first_calls_that_need_another_session(
         assert _descriptors() <= before
 
     interrupt_each(scene)
+
+
+def _commit(_half: ReceivedMessage) -> TransactionResolution:
+    return TransactionResolution.COMMIT
+
+
+@mends("S94")
+@FINALIZED
+@pytest.mark.parametrize("end", ["made", "closed", "dropped"])
+def test_no_thread_outlives_a_producer_that_answers_checks(
+    broker: Broker, topic: str, end: str
+) -> None:
+    """Whether its making or its end is broken off, or nobody has closed it."""
+
+    def made() -> Producer:
+        return Producer(home=broker.home, producer_group="p-" + topic, transaction_checker=_commit)
+
+    def is_over(before: int) -> bool:
+        are_left = _descriptors() > before
+        names = {thread.name for thread in threading.enumerate() if thread.is_alive()}
+        return not are_left and "gantrymq-transaction-checker" not in names
+
+    def scene(interrupt: Interrupt) -> None:
+        before = _descriptors()
+        producer = made() if end == "closed" else None
+        with interrupt:
+            if producer is None:
+                producer = made()
+            else:
+                producer.close()
+        if producer is not None and end != "dropped":
+            producer.close()
+        del producer
+        poll_until(lambda: is_over(before), "its thread and its sessions have ended")
+
+    # A condition that is broken off raises RuntimeError, a finalizer has nobody to try it again.
+    interrupt_each(scene, r"OwnThread|CheckAnswers|Transactions|Producer\.|Thread\.")
+    interrupt_each(scene, r"(?!Condition\.|Event\.|Descriptor\.__del__)")
 
 
 @mends("S90")
