@@ -16,7 +16,7 @@ from gantrymq.workers.scheduler.timerbuckets import (
     entries_at,
 )
 from gantrymq.workers.scheduler.timerfiling import TimerFiling
-from gantrymq.workers.scheduler.timerpool import ENTRY
+from gantrymq.workers.scheduler.timerpool import DELETE_BIT, ENTRY
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
@@ -172,3 +172,31 @@ def test_a_torn_entry_is_none(lost: tuple[int, int]) -> None:
     assert opened is not None
     assert opened[0]["position"].tolist() == [100]
     successor.close()
+
+
+@mends("S96")
+def test_a_successor_counts_timers_and_neither_recalls_nor_what_was_filed_twice() -> None:
+    storage = SimStorage(Disk())
+    first = TimerBuckets(storage)
+    first.belong_to(MADE)
+    recalls = entries(300, 400)
+    recalls["size"] |= DELETE_BIT
+    first.append(np.concatenate([entries(*range(100, 110)), recalls]))
+    first.append(entries(500, 600))
+    assert first.waiting == 10
+    first.close()
+
+    second = take_over(storage, 500)  # 600 is read again
+    assert second.waiting == 9
+    second.append(entries(600))
+    assert second.waiting == 10
+    second.close()
+
+    third = take_over(storage, 600)
+    third.follow(MS + MINUTE_MS)
+    assert third.waiting == 10
+    while third.waiting and third.unopened():
+        third.open_next()
+    assert third.waiting == 0
+    assert not third.unopened()
+    third.close()

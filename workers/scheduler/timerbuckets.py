@@ -25,6 +25,7 @@ from gantrymq.workers.scheduler.timerpool import (
     KILLERS,
     NEVER,
     SIZE_MASK,
+    each_once,
     in_order,
 )
 
@@ -76,8 +77,7 @@ class TimerBuckets:
         self._old: dict[str, int] = {}  # sizes of files that were there at the start
         self._last_position = -1
         self._passed: dict[str, int] = {}  # those that were opened: the last ms of each
-        #: Timers of those that were not; what was there at the start counts as it is.
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, int] = {}  # timers of those that were not
         self.waiting = 0  # all of these
 
     def begin(self, made: str, position: int) -> bool:
@@ -96,11 +96,22 @@ class TimerBuckets:
         self._old = {name: self._storage.size_of(f"{DIRECTORY}/{name}") for name in names}
         self._last_position = position
         self._names_dirty = bool(names)  # whoever made them may have died before making them so
-        for name, size in self._old.items():
-            self._count(name, size // ENTRY.itemsize)
         for name in names:
+            self._count(name, self._timers_of(name))
             self._know(name)
         return True
+
+    def _timers_of(self, name: str) -> int:
+        """How many timers there are in a file: of one that cannot be read, what has room there."""
+        size, timers = self._old[name], 0
+        try:
+            for at in range(0, size, CHUNK * ENTRY.itemsize):
+                # Lives before may have filed some of them twice.
+                entries = each_once(self._read(name, at, min(size, at + CHUNK * ENTRY.itemsize)))
+                timers += _timers_in(entries)
+        except OSError:  # its bucket says so when it is opened
+            return size // ENTRY.itemsize
+        return timers
 
     def belong_to(self, made: str) -> None:
         """From now on the files are those that this note speaks of. Raises OSError."""

@@ -34,10 +34,16 @@ NEVER: Final = 1 << 62
 
 def in_order(entries: Entries) -> Entries:
     """Sorted by (ms, position), each position once."""
+    entries = each_once(entries)
+    return entries[np.argsort(entries["ms"], kind="stable")]
+
+
+def each_once(entries: Entries) -> Entries:
+    """Sorted by position, each once."""
     positions = entries["position"]
     if len(entries) > 1 and not (positions[1:] > positions[:-1]).all():
         entries = entries[np.unique(positions, return_index=True)[1]]
-    return entries[np.argsort(entries["ms"], kind="stable")]
+    return entries
 
 
 def are_among(positions: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
