@@ -153,7 +153,7 @@ class Transactions:
             self.open.pop(future._transaction.transaction_id, None)
         for transaction in list(self.open.values()):
             try:
-                transaction.rollback(seconds_until(deadline_ns))
+                transaction.abandon(seconds_until(deadline_ns))
                 what = "rolled back"
             except TransactionDecided:
                 continue  # by a check

@@ -145,6 +145,7 @@ class Transaction(OfOneProcess):
     _is_ending = False  # from then on it takes no message
     _numbered = 0  # halves that were begun
     _not_put = 0  # of these, not handed over
+    _why_ended = ""  # if not by who has it
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -292,6 +293,11 @@ class Transaction(OfOneProcess):
         """
         self._end(False, timeout)
 
+    def abandon(self, timeout: float) -> None:
+        """`rollback` at its producer's close: a `with` that still runs says so at its end."""
+        self._why_ended = "its producer was closed"
+        self.rollback(timeout)
+
     def _end(self, commit: bool, timeout: float | None) -> None:
         if timeout is not None:
             (timeout,) = judged("Transaction.commit", timeout)
@@ -344,7 +350,7 @@ class Transaction(OfOneProcess):
             return True
         if self.state == "failed" or (commit and self._failure is not None):
             raise TransactionFailed(f"transaction {self.transaction_id} has failed")
-        raise self._decided("")
+        raise self._decided(self._why_ended)
 
     def _await_halves(self, deadline_ns: int, *, at_level: bool) -> None:
         """Until each half has its place; one that has none is a failure.
@@ -472,13 +478,19 @@ class Transaction(OfOneProcess):
     ) -> None:
         try:
             if self.state != "open":
-                return
-            if error is None:
+                if error is None and self._why_ended:
+                    self._require_committed()
+            elif error is None:
                 self._end(True, None)
             else:
                 self._undo(error)
         finally:
             self._owner.running.pop(self.transaction_id, None)
+
+    def _require_committed(self) -> None:
+        if self.state == "in_doubt":
+            raise self.in_doubt(self._why_ended)
+        self._is_ended(True)
 
     def _undo(self, error: BaseException) -> None:
         """Roll back because of an exception, which keeps its way; what became of it is a note."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -22,6 +23,7 @@ from gantrymq.shm.errors import (
     Closed,
     DiskFull,
     StoreFailed,
+    TransactionDecided,
     TransactionFailed,
     TransactionInDoubt,
 )
@@ -269,3 +271,51 @@ def test_a_callback_that_exits_amid_a_close_leaves_nothing_undone(
     assert [transaction.state for transaction in committed] == ["committed"] * 3
     assert left_open.state == "rolled_back"
     assert not producer._link.is_open
+
+
+def _by_another_thread(close: Callable[[], None]) -> None:
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join()
+
+
+def _by_a_handler(close: Callable[[], None]) -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: close())
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@mends("S95")
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("how", [lambda close: close(), _by_another_thread, _by_a_handler])
+def test_a_close_amid_a_with_is_told_at_its_end(
+    serving: ServingBroker, how: Callable[[Callable[[], None]], None], count: int
+) -> None:
+    """What was rolled back there does not look committed."""
+    producer = Producer(serving.home, producer_group=GROUP, timeout=PATIENCE_S)
+    transaction = producer.transaction()
+
+    def work() -> None:
+        with transaction:
+            for _ in range(count):
+                producer.send("t", b"half", transaction=transaction)
+            how(producer.close)
+
+    with pytest.raises(TransactionDecided, match="its producer was closed") as told:
+        work()
+    assert told.value.outcome == transaction.state == "rolled_back"
+    assert outcomes(serving, transaction) == {"rolled_back"}
+
+
+@mends("S95")
+def test_an_end_of_ones_own_amid_a_with_is_no_error(serving: ServingBroker) -> None:
+    producer = Producer(serving.home, producer_group=GROUP, timeout=PATIENCE_S)
+    for end, state in ((Transaction.commit, "committed"), (Transaction.rollback, "rolled_back")):
+        with producer.transaction() as transaction:
+            producer.send("t", b"half", transaction=transaction)
+            end(transaction)
+            if state == "rolled_back":
+                producer.close()
+        assert transaction.state == state
