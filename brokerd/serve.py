@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -57,7 +58,7 @@ def serve(home: Path, configuration: Configuration, *, lifeline: str = "") -> Ex
 
 def _reason(error: GantryError | OSError) -> str:
     """What to do about it, too."""
-    if isinstance(error, OSError) and is_disk_full(error):
+    if isinstance(error, OSError) and error.filename is not None and is_disk_full(error):
         return f"{error}: a start needs some KiB on the disk of the store; make room, start again"
     return str(error)
 
@@ -180,12 +181,25 @@ def _prepare_process(configuration: Configuration) -> None:
 
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, interrupt)
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
+        _soft, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (hard, hard))
+    _require_file_size(configuration.settings.mapped_file_size_commit_log)
     os.umask(0o077)
     cpu = configuration.settings.broker_cpu
     if cpu >= 0:
         os.sched_setaffinity(0, {cpu})
+
+
+def _require_file_size(segment_bytes: int) -> None:
+    """Raise OSError if this process may make no segment."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and limit < segment_bytes:
+        raise OSError(
+            errno.EFBIG,
+            f"files may have {limit} bytes here, and a segment has {segment_bytes}: raise"
+            " the limit (ulimit -f, LimitFSIZE=infinity), or lower mapped_file_size_commit_log",
+        )
 
 
 def _progress(log: Log, manager: ServiceManager) -> Progress:

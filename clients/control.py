@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from gantrymq.clients.closing import Closing
-from gantrymq.clients.home import connect
+from gantrymq.clients.home import connect, lacks_descriptors, no_descriptors
 from gantrymq.shm import layout, wire
 from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
 
@@ -62,7 +62,8 @@ class ControlChannel(Closing):
                 " stopped. Try again later"
             ) from error
         except OSError as error:
-            raise gone(self.home) from error
+            why = no_descriptors() if lacks_descriptors(error) else gone(self.home)
+            raise why from error
         finally:
             del self._answers[serial]
         if received is None:

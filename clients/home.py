@@ -5,7 +5,9 @@ Reads the environment for `GANTRYMQ_HOME` and the XDG state folder; loads neithe
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import socket
 import struct
 import time
@@ -14,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from gantrymq.shm.errors import BrokerGone, NotPermitted, Timeout
+from gantrymq.shm.errors import BrokerGone, GantryError, NotPermitted, Timeout, Unavailable
 from gantrymq.shm.held import hold
 from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.ownfiles import may_be_believed, open_file
@@ -139,9 +141,12 @@ def _require_peer(channel: socket.socket, home: Path) -> None:
 def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
     """Connect to the broker at `home`; where many are about to, wait `timeout_s` for a turn.
 
-    Raises BrokerGone, NotPermitted or Timeout with what to do.
+    Raises BrokerGone, NotPermitted, Unavailable or Timeout with what to do.
     """
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise unreachable(home, error) from error
     try:
         with socket_address(home) as address:
             _connect_in_turn(channel, address, timeout_s)
@@ -165,9 +170,30 @@ def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
         ) from error
     except OSError as error:
         channel.close()
-        raise BrokerGone(
-            f"no broker answers at {home}: start one with `gantrymq serve --home {home}`, "
-            "or name its home with GANTRYMQ_HOME or home=",
-            home=str(home),
-        ) from error
+        raise unreachable(home, error) from error
     return channel
+
+
+def unreachable(home: Path, error: OSError) -> GantryError:
+    """What an error of the way to the broker at `home` says: it is not there, as a rule."""
+    if lacks_descriptors(error):
+        return no_descriptors()
+    return BrokerGone(
+        f"no broker answers at {home}: start one with `gantrymq serve --home {home}`, "
+        "or name its home with GANTRYMQ_HOME or home=",
+        home=str(home),
+    )
+
+
+def lacks_descriptors(error: BaseException) -> bool:
+    """Whether this process, or the system, can open nothing more."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def no_descriptors() -> Unavailable:
+    """The error of a session that finds no descriptor left for it."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return Unavailable(
+        f"no descriptor is left for a session: this process may have {limit}. End some of its"
+        " clients, close what else it has open, or raise the limit (ulimit -n)"
+    )

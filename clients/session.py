@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gantrymq.clients.closing import Closing, OfOneProcess
 from gantrymq.clients.control import ANSWER_S, ControlChannel, close_all, expect, gone
-from gantrymq.clients.home import find_home, owner_of, read_board_file
+from gantrymq.clients.home import (
+    find_home,
+    lacks_descriptors,
+    no_descriptors,
+    owner_of,
+    read_board_file,
+)
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import check_header, map_arena, plan_arena
 from gantrymq.shm.bell import EventBell
@@ -146,8 +152,10 @@ class Session(Closing, OfOneProcess):
                 transactions, up_bytes,
             )  # fmt: skip
             self._greet(hello)
-        except BaseException:
+        except BaseException as error:
             self._control.close()
+            if lacks_descriptors(error):
+                raise no_descriptors() from error
             raise
         self.is_open = True
         _sessions.add(self)

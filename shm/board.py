@@ -233,9 +233,17 @@ def format_board(memory: memoryview, **constants: Unpack[BoardConstants]) -> Non
 def create_region(name: str, size: int) -> memoryview:
     """Make and map a named region with memory behind it, so that no use of it can fail later.
 
-    Raises OSError if /dev/shm is too small or full.
+    Raises OSError if /dev/shm is too small or full, or this process may make no such file.
     """
-    region = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
+    try:
+        region = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
+    except ValueError as error:  # as posix_ipc takes EFBIG
+        unlink_board(name)
+        raise OSError(
+            errno.EFBIG,
+            f"no board can be made: it takes {size} bytes, and this process may make no such file."
+            " Raise the limit on the size of files (ulimit -f, LimitFSIZE=)",
+        ) from error
     try:
         os.posix_fallocate(region.fd, 0, size)
         return memoryview(mmap.mmap(region.fd, size))
@@ -269,6 +277,10 @@ def attach_board(name: str, *, write: bool = False, owner: int = -1) -> Board:
         raise BrokerGone(f"no board {name}: the broker is not running", name=name) from None
     except posix_ipc.PermissionsError:
         raise NotPermitted(f"the board {name} belongs to another user", name=name) from None
+    except OSError as error:
+        if error.errno is None:  # posix_ipc says so of EMFILE alone
+            raise OSError(errno.EMFILE, str(error)) from error
+        raise
     finally:
         for region in regions:
             region.close_fd()

@@ -507,12 +507,14 @@ def clear_behind(file: File, start: int, size: int) -> None:
 def is_disk_full(error: OSError) -> bool:
     """Whether an error means that space ran out, so that the same may be tried again.
 
+    Or that a file has come to the limit of its user, its process or its file system, which are room
+    as well.
     Not if a sync has failed for that: the kernel has dropped what it could not write, and a second
     sync would say that all is well.
     """
     if getattr(error, _SYNC_MARK, False):
         return False
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def read_file(storage: Storage, name: str) -> bytes:

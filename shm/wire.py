@@ -7,6 +7,7 @@ One frame is one SOCK_SEQPACKET packet of at most FRAME_BYTES_MAX. Descriptors t
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 from io import FileIO
@@ -353,7 +354,8 @@ def receive(channel: socket.socket) -> tuple[AnyFrame, list[int]] | None:
 def receive_owned(channel: socket.socket) -> tuple[AnyFrame, list[FileIO]] | None:
     """`receive` of a client, in which a signal handler may raise: the descriptors as files.
 
-    Whoever drops a file has given it back.
+    Whoever drops a file has given it back. Raises OSError (EMFILE) if this process had no room for
+    all of them.
     """
     packets: list[Any] = []
     files: list[FileIO] = []
@@ -362,12 +364,16 @@ def receive_owned(channel: socket.socket) -> tuple[AnyFrame, list[FileIO]] | Non
             packets, channel.recvmsg, FRAME_BYTES_MAX, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
         )
         files[:] = map(FileIO, _descriptors_in(ancillary), repeat("r+"))  # in one step, as well
+        if flags & socket.MSG_CTRUNC:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return (_whole(data, flags), files) if data or ancillary else None
     except BaseException:
+        for file in files:
+            file.close()
         if packets and not files:
             for descriptor in _descriptors_in(packets[0][1]):
                 os.close(descriptor)
         raise
-    return (_whole(data, flags), files) if data or ancillary else None
 
 
 def receive_alone(channel: socket.socket) -> AnyFrame | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.support import otherselves
 from tests.support.adversary import Hand, Victim
 from tests.support.forked import run_forked
 from tests.support.otherselves import become_nobody, is_root
+from tests.support.trials import mends
 from tests.support.watchdog import PATIENCE_S
 
 
@@ -97,6 +99,19 @@ def test_a_client_that_fills_the_bells_delays_others_and_no_more(broker: Broker)
         receipts = [producer.send("orders", b"after %d" % number) for number in range(3)]
         hand.close()
     assert len({(r.message_queue, r.queue_offset) for r in receipts}) == 3
+
+
+@mends("S97")
+def test_serve_that_may_make_no_segment_says_so(tmp_path: Path) -> None:
+    """F8: exit code 74, what to do on standard error, nothing left."""
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    done = run_forked(["serve", "--home", str(tmp_path / "home")], prepare=small_files)
+    assert done.returncode == ExitCode.IO_ERROR, done.stderr
+    assert "ulimit -f" in done.stderr
+    assert not (run_of(tmp_path / "home") / "board").exists()
 
 
 def test_serve_without_room_for_the_board_says_so(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tests.support import otherselves
 from tests.support.adversary import Victim
 from tests.support.door import Door, descriptors, error_of, opened
 from tests.support.otherselves import become_nobody
+from tests.support.trials import mends
 from tests.support.watchdog import PATIENCE_S, poll_until
 
 HELLO = wire.Hello(os.getpid(), layout.FINGERPRINT)
@@ -326,3 +327,17 @@ def test_no_room_for_the_board_is_said_and_leaves_nothing(tmp_path: Path) -> Non
             door.board.array().copy()
 
     assert Victim(work).end() == 0
+
+
+@mends("S97")
+def test_a_board_larger_than_a_file_may_be_is_a_refusal(tmp_path: Path) -> None:
+    """F8: the limit on sizes of files bounds shared memory, too."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(OSError, match="ulimit -f") as failed:
+            Door(tmp_path / "home")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert failed.value.errno == errno.EFBIG
+    assert epoch.boards_of(tmp_path / "home") == []

@@ -1,0 +1,66 @@
+"""A client of a process that has no descriptors left is told so, and leaves none open."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+
+import pytest
+
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.errors import GantryError, Unavailable
+from gantrymq.temporary import Broker
+from tests.support.trials import mends
+
+
+@contextmanager
+def room_for(descriptors: int) -> Iterator[None]:
+    """So many can be opened; those that lie between others are taken meanwhile."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    taken = [os.open("/dev/null", os.O_RDONLY)]
+    while taken[-1] < highest:
+        taken.append(os.open("/dev/null", os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 1 + descriptors, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+def _refusal(make: Callable[[], Producer | PullConsumer], rooms: Iterator[int]) -> object:
+    """The error with the next larger room; None if it is enough."""
+    with room_for(next(rooms)):
+        try:
+            make().close()
+        except GantryError as error:
+            return error
+    return None
+
+
+@mends("S98")
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+def test_a_session_without_descriptors_says_so(broker: Broker, topic: str, kind: str) -> None:
+    makers: dict[str, Callable[[], Producer | PullConsumer]] = {
+        "producer": lambda: Producer(home=broker.home),
+        "consumer": lambda: PullConsumer("g-" + topic, [topic], home=broker.home),
+    }
+    with Producer(home=broker.home) as producer:
+        producer.send(topic, b"so that all is loaded")
+    makers[kind]().close()
+    before = len(os.listdir("/proc/self/fd"))
+    refused = iter(partial(_refusal, makers[kind], rooms := count()), None)
+    for error in refused:
+        assert type(error) is Unavailable
+        assert "ulimit -n" in str(error)
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) <= before
+    assert next(rooms) > 3
