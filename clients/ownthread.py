@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.clients.session import pause
+from gantrymq.clients.shortwaits import start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,7 @@ class OwnThread:
         if self._thread is not None and self._thread.is_alive():
             return False
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        start(self._thread)
         return True
 
     @property

@@ -15,6 +15,9 @@ from gantrymq.clients.session import NEVER_NS, seconds_until
 #: The longest sleep until the next look for signals.
 LOOK_S: Final = 0.25
 
+#: What a Lock and an RLock say of that.
+_LET_GO_TWICE: Final = ("release unlocked lock", "cannot release un-acquired lock")
+
 T = TypeVar("T")
 
 
@@ -25,6 +28,20 @@ def take(events: SimpleQueue[T]) -> T:
             return events.get(timeout=LOOK_S)
         except Empty:
             continue
+
+
+def start(thread: Thread) -> None:
+    """Start it; what a signal handler raises meanwhile is what comes out.
+
+    Where that comes amid the wait of a Condition, as `Thread.start` has it, it ends as RuntimeError
+    of a lock that is let go twice.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if str(error) in _LET_GO_TWICE and error.__context__ is not None:
+            raise error.__context__ from None
+        raise
 
 
 def join(thread: Thread, deadline_ns: int = NEVER_NS) -> None:

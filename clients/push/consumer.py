@@ -24,7 +24,7 @@ from gantrymq.clients.push.options import Options, PushOptions
 from gantrymq.clients.push.telling import FaultLog
 from gantrymq.clients.push.watch import Limits
 from gantrymq.clients.session import NEVER_NS, Session, deadline_after
-from gantrymq.clients.shortwaits import join, take
+from gantrymq.clients.shortwaits import join, start, take
 from gantrymq.clients.signals import heard
 from gantrymq.clients.subscription import Subscription, describe, digest
 from gantrymq.shm.errors import Closed, GroupIllegal, Timeout
@@ -120,9 +120,9 @@ class PushConsumer(OfOneProcess):
         for number in range(options.concurrency):
             name = f"gantrymq-listener-{self.group}-{number}"
             thread = ListenerThread(name, self._listener, self._handoff, rules, faults)
-            thread.start()
+            start(thread)
             self._threads.append(thread)
-        dispatcher.start()
+        start(dispatcher)
 
     def _undo_start(self) -> None:
         """A start that failed leaves nothing, and may be tried again."""

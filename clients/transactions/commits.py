@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.clients.ownthread import OwnThread
 from gantrymq.clients.receipts import Pending, ReceiptFuture
 from gantrymq.clients.session import now_ns, pause, seconds_until
+from gantrymq.clients.shortwaits import start
 from gantrymq.shm import limits, transactionwire
 from gantrymq.shm.codes import Level
 from gantrymq.shm.errors import Closed, GantryError, StoreFailed, Timeout, Unavailable
@@ -161,7 +162,7 @@ class Commits:
             thread = threading.Thread(
                 target=self._end, args=(future, commit), name="gantrymq-commit", daemon=True
             )
-            thread.start()
+            start(thread)
             return
         serial = future._serial = link.next_serial()
         end = End(serial, self._owner.group, transaction.transaction_id, commit, places)

@@ -454,9 +454,9 @@ def test_no_thread_outlives_a_producer_that_answers_checks(
         del producer
         poll_until(lambda: is_over(before), "its thread and its sessions have ended")
 
-    # A condition that is broken off raises RuntimeError, a finalizer has nobody to try it again.
+    # A finalizer has nobody to try it again.
     interrupt_each(scene, r"OwnThread|CheckAnswers|Transactions|Producer\.|Thread\.")
-    interrupt_each(scene, r"(?!Condition\.|Event\.|Descriptor\.__del__)")
+    interrupt_each(scene, r"(?!Descriptor\.__del__)")
 
 
 @mends("S90")

@@ -10,7 +10,8 @@ import pytest
 
 from gantrymq.clients.push import consumer as consumermodule
 from gantrymq.clients.push.consumer import PushConsumer
-from gantrymq.clients.shortwaits import LOOK_S, join, take
+from gantrymq.clients.shortwaits import LOOK_S, join, start, take
+from tests.support.interrupts import Interrupt, Interrupted
 from tests.support.trials import mends
 
 SLEEPS = 3
@@ -64,3 +65,34 @@ def test_run_waits_so(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = PushConsumer("g", {"t": "*"}, lambda _message: None)
     consumer.run()
     assert taken == [consumer._events]
+
+
+@mends("S99")
+def test_what_a_handler_raises_as_a_thread_starts_is_what_comes_out() -> None:
+    """Also amid the wait for it, where CPython lets go of a lock twice."""
+    places, number, is_left = set(), 0, True
+    while is_left:
+        thread = threading.Thread(target=lambda: None, daemon=True)
+        interrupt = Interrupt(number)
+        raised = False
+        with interrupt:
+            try:
+                start(thread)
+            except Interrupted:
+                raised = True
+        assert raised == interrupt.was_hit, interrupt.place
+        places.add(interrupt.place.partition(":")[0])
+        number, is_left = number + 1, interrupt.was_hit
+        if thread.ident is not None:
+            thread.join()
+    assert "Condition._release_save" in places
+
+
+def test_a_thread_that_cannot_be_started_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("can't start new thread")
+
+    thread = threading.Thread(target=lambda: None)
+    monkeypatch.setattr(thread, "start", fail)
+    with pytest.raises(RuntimeError, match="can't start"):
+        start(thread)
