@@ -292,11 +292,19 @@ class Transaction(OfOneProcess):
         Timeout (another thread was in a call on it all the time).
         """
         self._end(False, timeout)
+        self._why_ended = ""
 
-    def abandon(self, timeout: float) -> None:
-        """`rollback` at its producer's close: a `with` that still runs says so at its end."""
-        self._why_ended = "its producer was closed"
-        self.rollback(timeout)
+    def abandon(self, timeout: float) -> bool:
+        """`rollback` at its producer's close: a `with` that still runs says so at its end.
+
+        False if it was rolled back before.
+        """
+        with self.turn(self._owner.deadline(timeout)):
+            if self.state == ROLLED_BACK:
+                return False
+            self._why_ended = "its producer was closed"
+            self._end(False, timeout)
+        return True
 
     def _end(self, commit: bool, timeout: float | None) -> None:
         if timeout is not None:
