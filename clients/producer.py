@@ -70,7 +70,8 @@ class Producer(HoldsState, OfOneProcess):
         """Attach. Raises BrokerGone, NotPermitted, Incompatible, GroupIllegal.
 
         `transaction_checker` is asked, in a thread of its own, about transactions of the group that
-        nobody has ended, until this is closed or freed; each of its producers has the same one.
+        nobody has ended, until this is closed, or freed, which a checker that has it prevents. Each
+        producer of the group has the same one.
         """
         home, durability, timeout, producer_group, transaction_checker = judged(
             "Producer", home, durability, timeout, producer_group, transaction_checker

@@ -20,7 +20,7 @@ from gantrymq.clients.stored_body import plain_body
 from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm import transactionwire
-from gantrymq.shm.errors import Closed, GantryError, Incompatible, Unavailable
+from gantrymq.shm.errors import BrokerGone, Closed, GantryError, Incompatible, Timeout
 from gantrymq.shm.messageid import format_host
 from gantrymq.shm.properties import java_int
 from gantrymq.shm.storage import PosixStorage
@@ -86,7 +86,7 @@ class CheckAnswers:
         """Serve, over restarts of the broker."""
         try:
             self._serve()
-        except (Unavailable, Closed):
+        except (BrokerGone, Timeout, Closed):
             self._link.lose()
             self._rest(_REATTACH_S)
         except (GantryError, OSError, ValueError) as error:
@@ -144,8 +144,7 @@ class CheckAnswers:
 
     def _resolve(self, check: Check) -> TransactionResolution | None:
         """What the application says; None if the half can't be read."""
-        known = self._known()
-        if known is None or check.tx in known.running:
+        if self._is_running(check.tx):
             return TransactionResolution.UNKNOWN
         try:
             message = half_message(self._read(check.position))
@@ -168,6 +167,10 @@ class CheckAnswers:
             said, message.message_id,
         )  # fmt: skip
         return TransactionResolution.UNKNOWN
+
+    def _is_running(self, transaction: str) -> bool:
+        known = self._known()  # not held while the application is asked
+        return known is None or transaction in known.running
 
     def _read(self, position: int) -> Record:
         store = self._link.present()[0].store

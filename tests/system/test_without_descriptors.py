@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,10 +14,16 @@ from itertools import count
 import pytest
 
 from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.message import ReceivedMessage
 from gantrymq.clients.producer import Producer
+from gantrymq.clients.transactions.checks import CheckAnswers
+from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm.errors import GantryError, Unavailable
 from gantrymq.temporary import Broker
 from tests.support.trials import mends
+from tests.support.watchdog import PATIENCE_S, poll_until
+
+RESTS = 3
 
 
 @contextmanager
@@ -44,6 +51,40 @@ def _refusal(make: Callable[[], Producer | PullConsumer], rooms: Iterator[int]) 
         except GantryError as error:
             return error
     return None
+
+
+def _commit(_half: ReceivedMessage) -> TransactionResolution:
+    return TransactionResolution.COMMIT
+
+
+@mends("S98")
+def test_checks_without_descriptors_are_not_answered_and_that_is_told_once(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And they are answered once there are some."""
+    rests: list[float] = []
+    enough, told = threading.Event(), threading.Event()
+
+    def rest(answers: CheckAnswers, seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) == RESTS:
+            told.set()
+            enough.wait(PATIENCE_S)
+
+    monkeypatch.setattr(CheckAnswers, "_rest", rest)
+    with Producer(home=broker.home, producer_group="p-" + topic) as producer:
+        begun = producer._begun()
+        with room_for(0):
+            begun.answer_checks(_commit)
+            assert told.wait(PATIENCE_S)
+        enough.set()
+        answers = begun._answers
+        assert answers is not None
+        poll_until(lambda: answers._link.enlisted > 0, "it is enlisted")
+    assert rests[:RESTS] == [1.0, 2.0, 4.0]
+    assert [record.message for record in caplog.records] == [
+        "checks of transactions are not answered"
+    ]
 
 
 @mends("S98")
