@@ -381,7 +381,7 @@ BOARD: Final = Struct(
         Field(
             "pending_timers",
             "u8",
-            "timers that wait; since a start also those moved before, until their time",
+            "timers that wait; since a start those moved before and, some, twice, until their time",
             "scheduler",
         ),
         Field("delivered", "u8", "parked records delivered, since the broker started", "scheduler"),

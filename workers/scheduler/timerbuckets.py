@@ -102,14 +102,18 @@ class TimerBuckets:
         return True
 
     def _timers_of(self, name: str) -> int:
-        """How many timers there are in a file: of one that cannot be read, what has room there."""
-        size, timers = self._old[name], 0
+        """How many timers there are in a file; those twice that are in smaller ones already.
+
+        Of one that cannot be read, as many as have room there: its bucket says so when it is
+        opened.
+        """
+        most, size, timers = SPLIT_ENTRIES * ENTRY.itemsize, self._old[name], 0
         try:
-            for at in range(0, size, CHUNK * ENTRY.itemsize):
+            for at in range(0, size, most):
                 # Lives before may have filed some of them twice.
-                entries = each_once(self._read(name, at, min(size, at + CHUNK * ENTRY.itemsize)))
+                entries = each_once(self._read(name, at, min(size, at + most)))
                 timers += _timers_in(entries)
-        except OSError:  # its bucket says so when it is opened
+        except OSError:
             return size // ENTRY.itemsize
         return timers
 

@@ -280,7 +280,8 @@ class Timers:
         unread = max(0, self.written() - max(self.next, self._filing.next))
         coming = [run[~self.buckets.are_open(run)] for run in self._filing.runs()]
         unread += sum(map(len, coming))
-        return unread + self.buckets.waiting + pools + len(self._holds)
+        # Recalls that an adopted store has without their timers count as less than nothing.
+        return max(0, unread + self.buckets.waiting + pools + len(self._holds))
 
     # ----------------------------------------------------------------------------------- delivery
 
