@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from gantrymq.brokerd.relations import PRECISIONS_BETWEEN, check_relations
 from gantrymq.shm import limits
 from gantrymq.shm.errors import SettingIllegal, shown
-from gantrymq.shm.indexnote import DEFAULT_SHAPE
+from gantrymq.shm.indexnote import DEFAULT_SHAPE, Shape
 from gantrymq.shm.layout import CQ_UNIT_BYTES
 
 T = TypeVar("T", int, str, bool)
@@ -227,6 +227,12 @@ class Settings:
     metrics_interval: int = _setting(
         15, "seconds", "how often metrics_textfile is written", (1, 3600)
     )
+
+    @property
+    def largest_file_bytes(self) -> int:
+        """Length of the largest file of a store that does not grow."""
+        index = Shape(self.max_hash_slot_num, self.max_index_num).file_bytes
+        return max(self.mapped_file_size_commit_log, index if self.message_index_enable else 0)
 
 
 #: What `profile` changes in the defaults of others; given values still win.

@@ -230,9 +230,9 @@ def _check_limits(patient: Patient) -> Iterator[Finding]:
     else:
         yield Finding("descriptors", "ok", found)
     size = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    segment = settings.mapped_file_size_commit_log
-    if size != resource.RLIM_INFINITY and size < segment:
-        found = f"RLIMIT_FSIZE {_limit(size)}, a segment has {segment} bytes"
+    largest = settings.largest_file_bytes
+    if size != resource.RLIM_INFINITY and size < largest:
+        found = f"RLIMIT_FSIZE {_limit(size)}, the largest file of a store has {largest} bytes"
         yield Finding("file size", "wrong", found, "set LimitFSIZE=infinity (ulimit -f)")
 
 

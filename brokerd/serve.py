@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 from gantrymq.brokerd import config, temporaryhome
 from gantrymq.brokerd.broker import Broker, Progress, open_broker
 from gantrymq.brokerd.children import Resident
-from gantrymq.brokerd.config import Configuration
+from gantrymq.brokerd.config import Configuration, Settings
 from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.notify import EXTEND_S, ServiceManager
 from gantrymq.brokerd.signals import Signals
@@ -184,21 +184,23 @@ def _prepare_process(configuration: Configuration) -> None:
     for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
         _soft, hard = resource.getrlimit(limit)
         resource.setrlimit(limit, (hard, hard))
-    _require_file_size(configuration.settings.mapped_file_size_commit_log)
+    _require_file_size(configuration.settings)
     os.umask(0o077)
     cpu = configuration.settings.broker_cpu
     if cpu >= 0:
         os.sched_setaffinity(0, {cpu})
 
 
-def _require_file_size(segment_bytes: int) -> None:
-    """Raise OSError if this process may make no segment."""
+def _require_file_size(settings: Settings) -> None:
+    """Raise OSError if this process may make no segment, or no file of the key index."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if limit != resource.RLIM_INFINITY and limit < segment_bytes:
+    wanted = settings.largest_file_bytes
+    if limit != resource.RLIM_INFINITY and limit < wanted:
         raise OSError(
             errno.EFBIG,
-            f"files may have {limit} bytes here, and a segment has {segment_bytes}: raise"
-            " the limit (ulimit -f, LimitFSIZE=infinity), or lower mapped_file_size_commit_log",
+            f"files may have {limit} bytes here, and the largest of a store takes {wanted}: raise"
+            " the limit (ulimit -f, LimitFSIZE=infinity), or lower mapped_file_size_commit_log,"
+            " max_hash_slot_num and max_index_num",
         )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gantrymq.brokerd import reserve
 from gantrymq.shm import layout
 from gantrymq.workers.scheduler import note as schedulenote
 from gantrymq.workers.transactions import note as transactionnote
@@ -300,10 +301,11 @@ def file_lengthened(planter: Planter) -> Fault:
 def file_missing(planter: Planter) -> Fault:
     """Any file but those that a sound store may lack.
 
-    These are backups, and the notes of how far scheduler and txn-checker have come: without one the
-    log is looked at again, and `store rebuild` leaves them out.
+    These are backups, the blocks that a full disk takes, and the notes of how far scheduler and
+    txn-checker have come: without one the log is looked at again, and `store rebuild` leaves them
+    out.
     """
-    optional = (schedulenote.FILE, transactionnote.FILE)
+    optional = (schedulenote.FILE, transactionnote.FILE, reserve.NAME)
     names = [n for n in planter.contents() if not n.endswith(".bak") and n not in optional]
     name = planter.random.choice(names)
     planter.remove(name)
