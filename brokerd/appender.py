@@ -1,6 +1,7 @@
 """The writer's batches: entries of all lanes into staging, staging into the log, and the answers.
 
-A batch is a few calls: `drain_lanes` fills staging, one pwrite appends it, `tell_lanes` publishes.
+A batch is a few calls: `look_at_lanes` sees what is there, `drain_lanes` fills staging, one pwrite
+appends it, `tell_lanes` publishes.
 What is rare comes back here in between: a route seen first, a segment's end, a ring that breaks
 the rules, a lane that nobody answers any more.
 """
@@ -21,7 +22,7 @@ from gantrymq.shm import layout, limits
 from gantrymq.shm.codes import Owed, Role, Status, Stop
 from gantrymq.shm.kernels import frames
 from gantrymq.shm.kernels.complete import STEP_APPENDED, STEP_SETTLED, STEP_SILENT, tell_lanes
-from gantrymq.shm.kernels.drain import SCRATCH_WORDS, drain_lanes
+from gantrymq.shm.kernels.drain import SCRATCH_WORDS, drain_lanes, look_at_lanes
 from gantrymq.shm.kernels.entry import ROUTE_ID
 from gantrymq.shm.marks import is_asked, mark
 from gantrymq.shm.properties import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
@@ -166,6 +167,8 @@ class Appender:
         while not self.failed:
             if view[frames.POSITION] == view[frames.SEGMENT_END]:
                 self._begin_segment(now_ns)
+            if not view[frames.FILLED]:
+                look_at_lanes(self.lanes.array, self._words, self._batch, number, end)
             stop = drain_lanes(
                 self.lanes.array, self._words, self._staging, self._batch, self._scratch,
                 self._clock.wall_ms(), number, end,

@@ -148,14 +148,12 @@ def _drain(
     arena: Bytes, lane: Words, tables: tuple[Bytes, Words, Bytes, Bytes], stored: Words,
     staging: Bytes, batch: Words, scratch: tuple[Words, Words, Words],
 ) -> int:  # fmt: skip
-    """Take a lane's entries until its ring is empty or something stops it; a Stop."""
+    """Take what `look_at_lanes` saw of a lane's entries, until something stops it; a Stop."""
     head = scratch[0]
-    # SYNC POINT: up tail (other end: `put`)
-    tail = atomics.load_acquire(arena, lane[frames.CONTROL] + LANE_UP_TAIL)
+    tail: int = lane[frames.UP_SEEN]
     cursor: int = lane[frames.UP_CURSOR]
     if tail < cursor or tail - cursor > lane[frames.UP_MASK] + 1 or tail & 7:
         return HOSTILE
-    lane[frames.UP_SEEN] = tail
     lane[frames.BLOCKED] = 0
     taken = 0
     while cursor < tail:
@@ -219,18 +217,30 @@ def _must_wait(lane: Words, batch: Words) -> bool:
     return False
 
 
-@kernel()
-def _begin(table: Words, count: int, board: Bytes, batch: Words, wall_ms: int) -> None:
-    """What is done once a duty cycle, and once a batch."""
-    if batch[frames.CYCLE_BEGINS]:
-        batch[frames.CYCLE_BEGINS] = batch[frames.TAKEN] = batch[frames.MORE] = 0
-        batch[frames.CYCLES] += 1
-        publish_counters(board, batch)
-        if batch[frames.WOKEN]:
-            batch[frames.WOKEN] = 0
-            wake_lanes(table, count)
-    if not batch[frames.FILLED] and wall_ms > batch[frames.STORE_MS]:  # LW-12
-        batch[frames.STORE_MS] = wall_ms
+@kernel(i8, WORDS, BYTES, WORDS, i8, i8)
+def look_at_lanes(table: Words, board: Bytes, batch: Words, first: int, end: int) -> int:
+    """See how far the rings of hot lanes are filled, before a batch's clock is looked at.
+
+    So no message is stored at an earlier time than it was sent, however long the writer waits for a
+    processor: a delay counts from that time. The arguments are those of `drain_lanes`. 0.
+    """
+    words = machine.raw(batch)
+    lanes = machine.raw(table)
+    if words[frames.CYCLE_BEGINS]:
+        words[frames.CYCLE_BEGINS] = words[frames.TAKEN] = words[frames.MORE] = 0
+        words[frames.CYCLES] += 1
+        publish_counters(machine.raw(board), words)
+        if words[frames.WOKEN]:
+            words[frames.WOKEN] = 0
+            wake_lanes(lanes, end)
+    for number in range(first, end):
+        lane = machine.words_at(lanes[number])
+        if lane[frames.HOT]:
+            arena = machine.bytes_at(lane[frames.ARENA_AT])
+            # SYNC POINT: up tail (other end: `put`)
+            tail = atomics.load_acquire(arena, lane[frames.CONTROL] + LANE_UP_TAIL)
+            lane[frames.UP_SEEN] = tail
+    return 0
 
 
 @kernel()
@@ -252,6 +262,7 @@ def drain_lanes(
 ) -> int:  # fmt: skip
     """Take entries of hot lanes, from number `first` to before `end`, into staging.
 
+    Those that `look_at_lanes` saw: it comes before each batch, and `wall_ms` is read behind it.
     `table` has the addresses of the lanes' words (WRITER_LANE_WORDS). Single reader: the writer.
     Moves the lanes' private cursors and `batch`; gives queue offsets (board's `next_offset`).
     Returns a Stop, with AT_LANE as the lane to go on with unless it is DONE (all had their turn):
@@ -267,7 +278,8 @@ def drain_lanes(
         machine.shift(machine.raw(scratch), HEAD_WORDS),
         machine.shift(machine.raw(scratch), 2 * HEAD_WORDS),
     )
-    _begin(machine.raw(table), end, memory, words, wall_ms)
+    if not words[frames.FILLED] and wall_ms > words[frames.STORE_MS]:  # LW-12
+        words[frames.STORE_MS] = wall_ms
     if machine.load32(memory, BOARD_STATE) == STORE_FAILED:
         return FAILED
     for number in range(first, end):

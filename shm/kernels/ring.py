@@ -211,7 +211,7 @@ def publish_entries(arena: Bytes, lane: Words, end: int, seq: int, flags: int) -
     """Show the agent all that was written up to `end` by one store of the tail."""
     lane[frames.SEQ] = seq
     lane[frames.UP_CURSOR] = end
-    # SYNC POINT: up tail (other end: `drain_lanes`)
+    # SYNC POINT: up tail (other end: `look_at_lanes`)
     atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, end)
     lane[frames.RING] = _wants_bell(arena, lane, flags)
 

@@ -152,6 +152,7 @@ class Drain:
     def drain(self) -> int:
         """One batch; entries taken."""
         self.batch[frames.CYCLE_BEGINS] = 1
+        drain.look_at_lanes(self.table.array, self.board, self.batch, 0, 1)
         stop = drain.drain_lanes(
             self.table.array, self.board, self.staging, self.batch, self.scratch, 0, 0, 1
         )

@@ -36,6 +36,7 @@ from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from tests.support.stores import read_log
+from tests.support.trials import mends
 
 LEVELS = 16  # what a topic of a memory board has room for
 TABLE = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 1h 2h"
@@ -319,3 +320,28 @@ def test_parked_as_a_real_rocketmq_parks(tmp_path: Path, name: str) -> None:
         at = (record.topic, record.queue_id)
         assert made.units(*at)[record.queue_offset]["tags_code"] == row["tagsCode"]
     made.close()
+
+
+@mends("S100")
+def test_a_delay_counts_from_no_time_before_it_was_sent(
+    parking: Parking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer looks at the clock, has to wait for a processor, and then takes what came in."""
+    route, clock = parking.route("orders"), parking.clock
+    real, sent = clock.wall_ms, []
+
+    def wall_ms() -> int:
+        told = real()
+        if len(sent) < 20:
+            clock.advance(7_000_000)
+            for due in ((ParkMode.AFTER, 900), (ParkMode.LEVEL, 1), (0, 0)):
+                parking.put(route, due)
+                sent.append(real())
+        return told
+
+    monkeypatch.setattr(clock, "wall_ms", wall_ms)
+    parking.put(route, (0, 0))
+    sent.append(real())
+    assert len(parking.settle()) == len(sent)
+    stored = [record.store_timestamp for record in parking.records()]
+    assert all(at >= when for at, when in zip(stored, sent, strict=True))
