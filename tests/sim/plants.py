@@ -19,6 +19,7 @@ from gantrymq.brokerd.removal import Removal
 from gantrymq.brokerd.retention import Retention
 from gantrymq.shm import layout
 from gantrymq.shm.indexnote import Note
+from gantrymq.shm.kernels import drain as kernels_of_lanes
 from gantrymq.shm.kernels import frames
 from gantrymq.shm.kernels import index as kernels
 from gantrymq.shm.kernels.words import store_word
@@ -50,6 +51,20 @@ def ack_before_append() -> None:
         return write_batch(appender, **how)
 
     put_over(Appender, "_write_batch", eager)
+
+
+def clock_before_the_look() -> None:
+    """Entries are stored as of a time before they were put."""
+    look, drain = kernels_of_lanes.look_at_lanes, kernels_of_lanes.drain_lanes
+
+    def drain_what_comes(*given: Any) -> Any:  # noqa: ANN401
+        table, board, _staging, batch, _scratch, _wall_ms, first, end = given
+        if not batch[frames.FILLED]:
+            look(table, board, batch, first, end)
+        return drain(*given)
+
+    put_over(appender, "look_at_lanes", lambda *_: 0)
+    put_over(appender, "drain_lanes", drain_what_comes)
 
 
 def recovery_without_zeroing() -> None:
@@ -255,6 +270,7 @@ PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
         ack_before_append,
+        clock_before_the_look,
         recovery_without_zeroing,
         durable_before_sync,
         leased_twice,

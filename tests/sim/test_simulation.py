@@ -65,7 +65,7 @@ def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int, simulate
     kinds = "fill_the_disk_of_groups,kill_an_agent,kill_everything,change_members"
     done = simulate("--seeds", f"{seed}:{seed + 14}", "--faults", kinds)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\d\d+ groups full", done.stdout), done.stdout
+    assert re.search(r"[1-9]\d* groups full", done.stdout), done.stdout
 
 
 def test_a_request_that_ends_its_agent_again_and_again_is_set_aside(
@@ -143,6 +143,7 @@ MOST = 120
 #: Planted bug -> faults that make it likely.
 WITHIN = {
     "ack_before_append": "kill_at_a_mark",
+    "clock_before_the_look": "stall_the_writer",
     "recovery_without_zeroing": "kill_at_a_call,kill_everything,cut_power",
     "durable_before_sync": "all",
     "leased_twice": "all",
@@ -175,7 +176,8 @@ WITHIN = {
 }
 
 
-FOUND_BY = ("BrokenPromiseError", "Corrupt", "SpinningError")
+#: A run that never comes to rest waits for what was told and is not there.
+FOUND_BY = ("BrokenPromiseError", "Corrupt", "SpinningError", "StalledError")
 
 
 @pytest.mark.parametrize("plant", WITHIN)

@@ -10,6 +10,7 @@ class SimClock:
         self._now_ns = 1_000_000_000
         self._wall_at_start_ms = wall_ms
         self._highest_wall_ms = 0
+        self.was_set = False
         #: The largest distance of the wall from monotonic time since the machine's start.
         self.highest_offset_ms = wall_ms
 
@@ -35,6 +36,7 @@ class SimClock:
 
     def step_wall(self, by_ms: int) -> None:
         """Set the wall clock forward or back."""
+        self.was_set = True
         self._highest_wall_ms = self.highest_wall_ms
         self._wall_at_start_ms += by_ms
         self.highest_offset_ms = max(self.highest_offset_ms, self._wall_at_start_ms)

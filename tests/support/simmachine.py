@@ -22,6 +22,7 @@ from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import ArenaPlan, plan_arena
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.clock import Clock
 from gantrymq.shm.codes import BrokerState, Role
 from gantrymq.workers.agent import Bells
 from gantrymq.workers.failure import has_failed
@@ -33,6 +34,7 @@ from tests.support.faults import Fault, FaultPlan, KilledError
 from tests.support.memory_sessions import MemorySessions, memory_session, plan_own
 from tests.support.model import End, Model
 from tests.support.simbell import SimBell
+from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simpace import FULL_SOON, compact_soon, hurry
 from tests.support.simretention import expire
@@ -130,6 +132,21 @@ class SimBoard(Board):
         """Store a 32-bit word, after what others have done."""
         self._pause()
         super().set_half(offset, value)
+
+
+class SimAgentClock:
+    """The clock as an agent sees it: behind a look at the wall others may come in between."""
+
+    def __init__(self, clock: SimClock, pause: Callable[[], None]) -> None:
+        self.monotonic_ns = clock.monotonic_ns
+        self._clock = clock
+        self._pause = pause
+
+    def wall_ms(self) -> int:
+        """Unix milliseconds, before what others do."""
+        told = self._clock.wall_ms()
+        self._pause()
+        return told
 
 
 class SimMachine:
@@ -374,9 +391,7 @@ class SimMachine:
             table.attach(session)
         name = role.name.lower()
         storage = self._storage(name, self.plans.agents.pop(role, ()))
-        env = AgentEnv(
-            storage, self.simulation.clock, self.board, self._bells, self.configuration.settings
-        )
+        env = AgentEnv(storage, self._clock(), self.board, self._bells, self.configuration.settings)
         try:
             agent = agents.build(role, replace(env, sessions=table))
         except (KilledError, OSError) as death:
@@ -392,6 +407,10 @@ class SimMachine:
         self._not_up.discard(role)
         if not self._not_up and not has_failed(board):
             board.set_half(layout.BOARD_STATE, BrokerState.READY)
+
+    def _clock(self) -> Clock:
+        clock, pauses = self.simulation.clock, self.simulation.pause_share > 0
+        return SimAgentClock(clock, self.simulation.pause) if pauses else clock
 
     def kill_agent(self, role: Role) -> None:
         """SIGKILL one agent between two of its steps; the supervisor replaces it."""

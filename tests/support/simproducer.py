@@ -19,6 +19,7 @@ from tests.support.recalling import Recallable
 from tests.support.simclients import SimClient
 from tests.support.simmachine import SimMachine
 from tests.support.simulation import BORDER_MS
+from tests.support.storedlog import require
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +46,7 @@ class Sent:
     seq: int
     intent: Intent
     flags: int
+    wall_ms: int
 
 
 class SimProducer(SimClient):
@@ -156,7 +158,8 @@ class SimProducer(SimClient):
             body = f"{self.producer.hex()}:{self._seq}:".encode() + b"." * self.dice.choice(sizes)
             intent = Intent(topic, body, queue, batch, self._due() if count == 1 else (0, 0))
             self.model.sent(self.producer.hex(), self._seq, intent)
-            members.append(Sent(self._seq, intent, int(flags)))
+            now_ms = self.machine.simulation.clock.wall_ms()
+            members.append(Sent(self._seq, intent, int(flags), now_ms))
         self._unanswered.extend(members)
         self._unput.append(members)
 
@@ -227,6 +230,9 @@ class SimProducer(SimClient):
             int(row[frames.OUT_END]),
         )
         self.model.answered(self.producer.hex(), seq, receipt)
+        stored_ms = int(row[frames.OUT_MS])
+        if status == Status.OK and not self.machine.simulation.clock.was_set:
+            require(stored_ms >= sent.wall_ms, "P8", f"{sent} is stored as of {stored_ms}")
         waits = sent.intent.due[0] not in (0, ParkMode.HALF)
         if self.delays and status == Status.OK and waits:
             self._note_handle(sent, receipt, int(row[frames.OUT_MS]))

@@ -190,7 +190,7 @@ class SimTransactor(SimProducer):
         self.model.sent(self.producer.hex(), self._seq, intent)
         named = {"TRAN_MSG": "true", "PGROUP": known.group, GANTRY_TX: f"{known.tx},{number}"}
         self._blocks[self._seq] = np.frombuffer(encode_properties(named), np.uint8)
-        sent = Sent(self._seq, intent, int(flags))
+        sent = Sent(self._seq, intent, int(flags), self.machine.simulation.clock.wall_ms())
         self._unanswered.append(sent)
         self._unput.append([sent])
 

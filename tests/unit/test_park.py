@@ -328,7 +328,8 @@ def test_a_delay_counts_from_no_time_before_it_was_sent(
 ) -> None:
     """The writer looks at the clock, has to wait for a processor, and then takes what came in."""
     route, clock = parking.route("orders"), parking.clock
-    real, sent = clock.wall_ms, []
+    real = clock.wall_ms
+    sent: list[int] = []
 
     def wall_ms() -> int:
         told = real()
