@@ -153,7 +153,7 @@ class Transactions:
             self.open.pop(future._transaction.transaction_id, None)
         for transaction in list(self.open.values()):
             try:
-                if not transaction.abandon(seconds_until(deadline_ns)):
+                if not transaction._abandon(seconds_until(deadline_ns)):
                     continue
                 what = "rolled back"
             except TransactionDecided:

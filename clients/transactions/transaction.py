@@ -294,7 +294,7 @@ class Transaction(OfOneProcess):
         self._end(False, timeout)
         self._why_ended = ""
 
-    def abandon(self, timeout: float) -> bool:
+    def _abandon(self, timeout: float) -> bool:
         """`rollback` at its producer's close: a `with` that still runs says so at its end.
 
         False if it was rolled back before.

@@ -331,6 +331,6 @@ def test_an_end_of_ones_own_amid_a_with_is_no_error(
     with Producer(serving.home, producer_group=GROUP, timeout=PATIENCE_S) as producer:
         with producer.transaction() as transaction:
             producer.send("t", b"half", transaction=transaction)
-            assert transaction.abandon(PATIENCE_S)
+            assert transaction._abandon(PATIENCE_S)
             transaction.rollback()
         assert transaction.state == "rolled_back"
