@@ -108,6 +108,9 @@ def read(output: Path, store: Path, told: Path) -> Recording:
     with output.open(encoding="ascii", errors="replace") as lines:
         for call in _calls(lines, endless):
             count = max(count, call.ended)
+            if _is_in_doubt(call):
+                endless.append(call)
+                continue
             if call.name == "write" and reader.path_of(call.arguments[0]) == str(told):
                 text = _bytes(call.arguments[1]).decode()
                 texts += [Told(call.begun, line) for line in text.splitlines()]
@@ -116,6 +119,14 @@ def read(output: Path, store: Path, told: Path) -> Recording:
     lost = [effect for call in endless for effect in reader.effects(call)]
     in_doubt = {effect.name for effect in lost} | {effect.other for effect in lost} - {""}
     return Recording(effects, texts, count + 1, frozenset(in_doubt))
+
+
+def _is_in_doubt(call: Call) -> bool:
+    """Whether a write says that it was cut short, as one may in a process that is being killed.
+
+    What it returned is then perhaps another call's: all of it may be in the file.
+    """
+    return call.name == "pwrite64" and call.returned < int(call.arguments[2])
 
 
 def _calls(lines: Iterable[str], endless: list[Call]) -> Iterator[Call]:
