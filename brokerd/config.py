@@ -181,7 +181,7 @@ class Settings:
     )
     disk_space_clean_forcibly_ratio: int = _setting(
         85, "percent", "above: the oldest segments go whatever their age, and whoever needs them;"
-        " 100: never", (30, 100),
+        " 100: above the warning level only", (30, 100),
     )  # fmt: skip
     disk_space_warning_level_ratio: int = _setting(
         90,
