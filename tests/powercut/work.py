@@ -31,6 +31,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -190,15 +191,17 @@ class Work:
             thread.join()
 
     def _marks(self) -> list[int]:
-        """The newest sidecar, the ledger's file, and where the log begins: each changes.
+        """The newest sealed segment, the ledger's file, and where the log begins: each changes.
 
-        But for the last in a temporary broker, which has no retention.
+        But for the last in a temporary broker, which has no retention. What retention has removed
+        was sealed, and has no sidecar any more.
         """
         store = store_of(self.home)
-        marks = [max(_numbers(store / "gantry/segments"), default=-1)]
+        low = min(_numbers(store / "commitlog"), default=0)
+        marks = [max([*_numbers(store / "gantry/segments"), low - 1])]
         marks.append((store / "gantry/ledger").stat().st_ino)
         if self.profile != "temporary":
-            marks.append(min(_numbers(store / "commitlog"), default=-1))
+            marks.append(low)
         return marks
 
     def _has_done_all(self, before: list[int]) -> bool:
@@ -425,7 +428,12 @@ def main() -> None:
     for number in range(LIVES):
         life = Life(home, profile, told_path.with_name("broker.log"))
         told("ready" if not number else "again")
-        work.run(seconds / LIVES)
+        try:
+            work.run(seconds / LIVES)
+        except BaseException:  # neither threads nor broker let strace wait for ever
+            traceback.print_exc()
+            life.kill()
+            os._exit(1)
         told("end" if number + 1 == LIVES else "killed")
         life.kill()
         work.leave()
