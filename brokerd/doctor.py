@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-from gantrymq.brokerd import config, epoch
+from gantrymq.brokerd import config, epoch, filelimit
 from gantrymq.brokerd.commitlog import room_for_segment
 from gantrymq.clients.home import SOCKET_NAME, read_board_file, run_of, store_of
 from gantrymq.clients.spark.needs import JAVA_MIN
@@ -229,10 +229,7 @@ def _check_limits(patient: Patient) -> Iterator[Finding]:
         yield Finding("descriptors", "wrong", found, mend)
     else:
         yield Finding("descriptors", "ok", found)
-    size = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    largest = settings.largest_file_bytes
-    if size != resource.RLIM_INFINITY and size < largest:
-        found = f"RLIMIT_FSIZE {_limit(size)}, the largest file of a store has {largest} bytes"
+    if found := filelimit.too_small_for(settings):
         yield Finding("file size", "wrong", found, "set LimitFSIZE=infinity (ulimit -f)")
 
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gantrymq.brokerd import config, temporaryhome
+from gantrymq.brokerd import config, filelimit, temporaryhome
 from gantrymq.brokerd.broker import Broker, Progress, open_broker
 from gantrymq.brokerd.children import Resident
 from gantrymq.brokerd.config import Configuration, Settings
@@ -193,14 +193,11 @@ def _prepare_process(configuration: Configuration) -> None:
 
 def _require_file_size(settings: Settings) -> None:
     """Raise OSError if this process may make no segment, or no file of the key index."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    wanted = settings.largest_file_bytes
-    if limit != resource.RLIM_INFINITY and limit < wanted:
+    if found := filelimit.too_small_for(settings):
         raise OSError(
             errno.EFBIG,
-            f"files may have {limit} bytes here, and the largest of a store takes {wanted}: raise"
-            " the limit (ulimit -f, LimitFSIZE=infinity), or lower mapped_file_size_commit_log,"
-            " max_hash_slot_num and max_index_num",
+            f"{found}: raise the limit (ulimit -f, LimitFSIZE=infinity), or lower"
+            " mapped_file_size_commit_log, max_hash_slot_num and max_index_num",
         )
 
 

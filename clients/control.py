@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from gantrymq.clients.closing import Closing
-from gantrymq.clients.home import connect, lacks_descriptors, no_descriptors
+from gantrymq.clients.home import connect, lack_of_descriptors
 from gantrymq.shm import layout, wire
 from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
 
@@ -62,8 +62,7 @@ class ControlChannel(Closing):
                 " stopped. Try again later"
             ) from error
         except OSError as error:
-            why = no_descriptors() if lacks_descriptors(error) else gone(self.home)
-            raise why from error
+            raise (lack_of_descriptors(error) or gone(self.home)) from error
         finally:
             del self._answers[serial]
         if received is None:

@@ -176,22 +176,20 @@ def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
 
 def unreachable(home: Path, error: OSError) -> GantryError:
     """What an error of the way to the broker at `home` says: it is not there, as a rule."""
-    if lacks_descriptors(error):
-        return no_descriptors()
-    return BrokerGone(
+    return lack_of_descriptors(error) or BrokerGone(
         f"no broker answers at {home}: start one with `gantrymq serve --home {home}`, "
         "or name its home with GANTRYMQ_HOME or home=",
         home=str(home),
     )
 
 
-def lacks_descriptors(error: BaseException) -> bool:
-    """Whether this process, or the system, can open nothing more."""
-    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+def lack_of_descriptors(error: BaseException) -> Unavailable | None:
+    """What to say of an error that means that this process, or the system, can open nothing more.
 
-
-def no_descriptors() -> Unavailable:
-    """The error of a session that finds no descriptor left for it."""
+    None of any other error.
+    """
+    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return Unavailable(
         f"no descriptor is left for a session: this process may have {limit}. End some of its"

@@ -23,13 +23,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gantrymq.clients.closing import Closing, OfOneProcess
 from gantrymq.clients.control import ANSWER_S, ControlChannel, close_all, expect, gone
-from gantrymq.clients.home import (
-    find_home,
-    lacks_descriptors,
-    no_descriptors,
-    owner_of,
-    read_board_file,
-)
+from gantrymq.clients.home import find_home, lack_of_descriptors, owner_of, read_board_file
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import check_header, map_arena, plan_arena
 from gantrymq.shm.bell import EventBell
@@ -154,8 +148,8 @@ class Session(Closing, OfOneProcess):
             self._greet(hello)
         except BaseException as error:
             self._control.close()
-            if lacks_descriptors(error):
-                raise no_descriptors() from error
+            if (lack := lack_of_descriptors(error)) is not None:
+                raise lack from error
             raise
         self.is_open = True
         _sessions.add(self)

@@ -238,7 +238,6 @@ def create_region(name: str, size: int) -> memoryview:
     try:
         region = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
     except ValueError as error:  # as posix_ipc takes EFBIG
-        unlink_board(name)
         raise OSError(
             errno.EFBIG,
             f"no board can be made: it takes {size} bytes, and this process may make no such file."
