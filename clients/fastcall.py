@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gantrymq.shm import jit, layout
 from gantrymq.shm.codes import Level
+from gantrymq.shm.held import Descriptor
 from gantrymq.shm.jit import JIT_OFF, HoldsState
 from gantrymq.shm.kernels import fastbatch, fastput, ring
 
@@ -76,6 +77,8 @@ class FastPut(HoldsState):
     before the collector takes anything apart.
     """
 
+    _is_collected = False
+
     def __init__(
         self,
         oneway: Callable[..., None],
@@ -105,6 +108,7 @@ class FastPut(HoldsState):
         first = fastput.PART_NAMES
         self.state[first : first + 3] = [id(name) for name in part_names]
         self._page: object = None
+        self._bell: Descriptor | None = None
         self._is_attached = self._is_held_back = False
         self._hold(form, oneway, urgent, urgent_durable, asynchronous, half, texts, part_names)
 
@@ -118,8 +122,10 @@ class FastPut(HoldsState):
         owner._native = self._native
 
     def __del__(self, enabled: int = fastput.ENABLED) -> None:
-        # Called before the collector empties anything: from now on methods go Python's way. A
-        # signal handler may have raised as this was made.
+        # Called before the collector empties anything: from now on methods go Python's way, for
+        # good, whoever may still keep this object: it is not told twice. A signal handler may have
+        # raised as this was made.
+        self._is_collected = True
         if "state" in vars(self):
             self.state[enabled] = 0
 
@@ -204,7 +210,7 @@ class FastPut(HoldsState):
         return seq > int(self.state[fastput.PAGE_LAST])
 
     def attach(
-        self, arena: NDArray[np.uint8], lane: NDArray[np.int64], bell: int,
+        self, arena: NDArray[np.uint8], lane: NDArray[np.int64], bell: Descriptor | None,
         board: NDArray[np.uint8], changes: int,
     ) -> None:  # fmt: skip
         """Use a session from now on; its routes are learned anew.
@@ -216,7 +222,8 @@ class FastPut(HoldsState):
         self.forget_routes(changes)
         self.state[fastput.ARENA] = arena.ctypes.data
         self.state[fastput.LANE] = lane.ctypes.data
-        self.state[fastput.BELL] = bell
+        self._bell = bell  # None: it is closed, as after a signal handler
+        self.state[fastput.BELL] = -1 if bell is None else bell.number
         self.note_look()
         self._is_attached = True
         self._enable()
@@ -240,6 +247,7 @@ class FastPut(HoldsState):
         """Send everything the Python way from now on."""
         self._is_attached = False
         self._enable()
+        self._bell = None
 
     def hold_back(self, held: bool) -> None:
         """Likewise, while earlier sends wait for the broker."""
@@ -247,7 +255,8 @@ class FastPut(HoldsState):
         self._enable()
 
     def _enable(self) -> None:
-        self.state[fastput.ENABLED] = int(self._is_attached and not self._is_held_back)
+        allowed = self._is_attached and not self._is_held_back and not self._is_collected
+        self.state[fastput.ENABLED] = int(allowed)
 
     def learn(self, topic: str, tag: str | None, route: int, level: Level) -> None:
         """Remember a route by the identity of these very objects, which are kept alive.

@@ -102,7 +102,6 @@ class WriterLink:
         session = Session(self._home, self._identity, up_bytes=self._up_bytes, answer_by=answer_by)
         self._attach(session, WriterLane(session.arena, session.plan.writer, 0, 0))
         self.is_open = True
-        _links.add(self)
 
     @property
     def broker(self) -> tuple[str, int]:
@@ -432,12 +431,13 @@ class WriterLink:
         return self.session.board.word(layout.BOARD_DURABLE)
 
     def _attach(self, session: Session, lane: WriterLane) -> None:
+        _links.add(self)  # also one that the collector has taken out, and a finalizer uses again
         self.session = session
         self.lane = lane
         self._board_bytes = session.board.array()
         if self.fast is not None:
             self.fast.attach(
-                session.arena, self.lane.words, session.writer_bell.fileno(),
+                session.arena, self.lane.words, session.writer_bell.owned,
                 self._board_bytes, session.topics_seen,
             )  # fmt: skip
 

@@ -54,6 +54,11 @@ class EventBell:
         owned = self._owned
         return -1 if owned is None else owned.number
 
+    @property
+    def owned(self) -> Descriptor | None:
+        """What keeps its number from being another's, also once it is closed; None: it is."""
+        return self._owned
+
     def fileno(self) -> int:
         """Readable while a ring has not been cleared."""
         return self.descriptor

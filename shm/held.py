@@ -6,7 +6,7 @@ nobody's.
 
 from __future__ import annotations
 
-import os
+import select
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -23,16 +23,19 @@ def hold(held: list[T], call: Callable[..., T], *given: object) -> T:
 
 
 class Descriptor:
-    """What a call has opened; given back once nobody has this object any more."""
+    """What a call has opened; given back once nobody has this object any more.
 
-    __slots__ = ("_held", "number")
+    The collector tells the objects of a cycle of their end one by one, and one that is told may
+    still use what another has: its number must not be somebody else's by then. So no finalizer
+    gives it back, as those of files and sockets do: an epoll object of Python's does, which closes
+    whatever number it was made of as its memory goes.
+    """
+
+    __slots__ = ("_owner", "number")
 
     def __init__(self, call: Callable[..., int], *given: object) -> None:
         """`call` is as for `hold`; `int` for what is open already."""
-        self._held: list[int] = []
-        self.number = hold(self._held, call, *given)
-
-    def __del__(self) -> None:
-        # A handler may have raised as this was made.
-        for number in getattr(self, "_held", ()):
-            os.close(number)
+        owners: list[select.epoll] = []
+        owners[:] = map(select.epoll.fromfd, map(call, *((one,) for one in given)))
+        self._owner = owners[0]
+        self.number = self._owner.fileno()

@@ -94,11 +94,15 @@ def test_filters_that_take_long_show_nothing_too_late(simulate: Program) -> None
     assert {"filters_take_long", "denied_by_bits"} <= set(re.findall(r"\d ([a-z_]+)", done.stdout))
 
 
+@mends("S102")
 def test_a_client_that_writes_garbage_is_cut_off_alone(seed: int, simulate: Program) -> None:
-    """Its messages may be there, no other client is refused anything, no agent falls over."""
+    """Its messages may be there, no other client is refused anything, no agent falls over.
+
+    Nor does an agent spin beside one that asks and reads no answer.
+    """
     done = simulate("--seeds", f"{seed}:{seed + 6}", "--faults", "unleash_a_vandal")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\d\d+ cut off", done.stdout), done.stdout
+    assert re.search(r"[1-9]\d* cut off", done.stdout), done.stdout
 
 
 def test_what_a_full_disk_takes_unread_is_told(seed: int, simulate: Program) -> None:

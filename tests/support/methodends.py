@@ -47,6 +47,8 @@ CONSUMER_CALLS: dict[str, tuple[Any, ...]] = {
 #: What a call may end with: the producer is closed, half of it is gone, or the call made no sense.
 #: TypeError and AttributeError are what Python says of objects that it takes apart.
 EXPECTED = (GantryError, TypeError, AttributeError, ValueError)
+#: Descriptors of a session; so many traps of those that were laid last stay.
+SESSION, TRAPS = 8, 80
 Call = Callable[[], object]
 
 
@@ -80,6 +82,28 @@ class Handler(logging.Handler):
         attempt(lambda: self._send("t", record.getMessage().encode()))
 
 
+class Traps:
+    """Empty files that take numbers of descriptors which others may have given back."""
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+
+    def lay(self) -> None:
+        """Lay as many as a session has descriptors."""
+        self._open += [os.memfd_create("trap", os.MFD_CLOEXEC) for _ in range(SESSION)]
+
+    def look(self) -> None:
+        """Raise if somebody has written into one; the oldest go."""
+        for descriptor in self._open:
+            if os.fstat(descriptor).st_size:
+                raise AssertionError("a descriptor was written to that was somebody else's")
+        while len(self._open) > TRAPS:
+            os.close(self._open.pop(0))
+
+
+traps = Traps()
+
+
 class Caller:
     """Calls when it is deleted; in a cycle with itself, so that the collector does that."""
 
@@ -88,6 +112,7 @@ class Caller:
         self.me = self if cycle else None
 
     def __del__(self) -> None:
+        traps.lay()  # in place of what others of the cycle have let go of
         attempt(self.call)
 
 
@@ -244,6 +269,7 @@ def main() -> None:
         order.begin()
         for _ in range(order._dice.randrange(1, 9)):
             order.step()
+        traps.look()
         if number % 100 == 0:
             order.fork(3)
         if number % 20 == 0:

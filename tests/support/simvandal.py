@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gantrymq.shm import layout
+from gantrymq.shm import groupwire, layout, schedulerwire, transactionwire
 from gantrymq.shm.controllane import BrokenLane, ControlLane, End
 from gantrymq.shm.kernels import ring
 from tests.support.extremes import kinds_of, requests_of
@@ -26,7 +26,19 @@ _LANE_WORDS = (
     layout.LANE_AGENT_STATE, layout.LANE_DOWN_TAIL, layout.LANE_ADOPTED, layout.LANE_LAST_SEQ,
 )  # fmt: skip
 _NUMBERS = (0, 1, 7, 8, 64, 4095, 4096, 1 << 31, (1 << 32) - 1, 1 << 62, (1 << 63) - 1, -1, -8)
+#: How long at most one asks that reads no answers.
+_UNREAD_NS = 50_000_000
 _NO_BYTES = np.zeros(0, np.uint8)
+
+
+#: A request of each lane that is answered at once, though its answers are never read.
+_UNREAD = {
+    "groups": groupwire.encode(groupwire.Commit(1, {0: 1}, {0: 1})),
+    "scheduler": schedulerwire.encode(schedulerwire.Recall(1, "nowhere", "no handle")),
+    "transactions": transactionwire.encode(
+        transactionwire.Settle(1, 1, transactionwire.ROLLBACK, "nobody")
+    ),
+}
 
 
 @cache
@@ -39,7 +51,8 @@ def requests_at_the_ends(lane: str) -> list[bytes]:
 class SimVandal(SimClient):
     """Attaches as producer and member, puts a few good entries, then writes anything anywhere.
 
-    It rings after each deed, so that nobody oversleeps it. Once cut off it is gone.
+    It rings after each deed, so that nobody oversleeps it. Once cut off it is gone. Some break no
+    rule: they ask as long as there is room, and read no answer.
     """
 
     groups = scheduler = transactions = True
@@ -50,6 +63,8 @@ class SimVandal(SimClient):
         self.machine.expect_cut_off.add(name)
         self.model.vandals.add(self.producer.hex())
         self.deeds = self.dice.randint(5, 40)
+        self._unread = self.dice.choice([*_UNREAD, *[""] * 9])
+        self._ends_ns = 0  # of one that reads no answers
 
     def attached(self, session: Session) -> None:
         """Some entries as they should be, to have something to spoil."""
@@ -69,6 +84,9 @@ class SimVandal(SimClient):
 
     def go_on(self, session: Session, now_ns: int) -> None:
         """One deed."""
+        if self._unread:
+            self._ask_on(session, now_ns)
+            return
         self.deeds -= 1
         if self.deeds < 0:
             self.die()
@@ -91,6 +109,23 @@ class SimVandal(SimClient):
         if self.dice.random() < 0.5:
             return min(near + 8 * self.dice.randint(-4, 60), (1 << 63) - 1)
         return self.dice.choice(_NUMBERS)
+
+    def ready_at(self, now_ns: int) -> int:
+        """One that reads no answers sleeps for some time, both ways of its lane full."""
+        at = super().ready_at(now_ns)
+        return max(now_ns, min(at, self._ends_ns)) if self._ends_ns and self.session else at
+
+    def _ask_on(self, session: Session, now_ns: int) -> None:
+        """As much as goes into the ring; both ways of the lane get full."""
+        self._ends_ns = self._ends_ns or now_ns + self.dice.randint(1, _UNREAD_NS)
+        if now_ns >= self._ends_ns:
+            self.die()
+            return
+        lane = ControlLane(session.arena, getattr(session.plan, self._unread), End.CLIENT)
+        while lane.put(_UNREAD[self._unread]):
+            pass
+        self._asleep = True
+        self._ring_all()
 
     def _ask_at_the_ends(self, session: Session) -> None:
         """Requests with a field at an end of its type, in rings that are as they should be."""

@@ -55,6 +55,46 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+_USED_AGAIN = """
+import gc, os, sys
+from gantrymq import Closed, Producer
+from gantrymq.shm.kernels import fastput
+kept = []
+class Keeper:
+    def __init__(self, producer):
+        self.producer, producer.of_a_cycle = producer, self
+    def __del__(self):
+        kept.append(self.producer)
+producer = Producer(sys.argv[1])
+producer.send("t", b"before")
+state = producer._link.fast.state if producer._link.fast else None
+Keeper(producer)
+del producer
+gc.collect()
+[producer] = kept
+producer.send("t", b"behind")
+assert state is None or not state[fastput.ENABLED], "nobody tells its end again"
+producer.send_oneway("t", b"left")
+pid = os.fork()
+if not pid:
+    try:
+        producer.send_oneway("t", b"of the child")
+    except Closed:
+        os._exit(0)
+    os._exit(1)
+assert os.waitpid(pid, 0)[1] == 0, "a child has what is its parent's"
+producer.close()
+"""
+
+
+@mends("S101")
+def test_a_producer_that_a_finalizer_uses_again_goes_on(broker: Broker) -> None:
+    """With a new session; a child of its process has none, as of any producer."""
+    done = _python("-c", _USED_AGAIN, str(broker.home))
+    assert done.returncode == 0, done.stderr
+    assert sorted(bodies_of(broker.home, "t", 3)) == [b"before", b"behind", b"left"]
+
+
 @mends("A1")
 @pytest.mark.parametrize("program", _REPROS.values(), ids=_REPROS)
 def test_a_method_outlives_its_producer(broker: Broker, program: str) -> None:

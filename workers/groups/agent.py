@@ -78,6 +78,8 @@ RESETS_MAX: Final = 16
 POLITE: Final = 8
 #: How much of a fault a session is told.
 FAULT_CHARACTERS: Final = 600
+#: How soon it looks again for room in a client's ring, which rings no bell.
+ROOM_NS: Final = 1_000_000
 SYNC_NS: Final = 1_000_000_000
 EXPORT_NS: Final = 5_000_000_000  # CQ-30
 DISK_RETRY_NS: Final = 100_000_000
@@ -274,8 +276,8 @@ class Groups:
         return done
 
     def _serve(self, peer: Peer, now_ns: int) -> int:
-        if peer.outbox or self.sendbacks.has_asked(peer.session.session):
-            return 0  # no room for answers, or for copies: its requests wait
+        if self._must_wait(peer):
+            return 0
         if self._careful:
             self._hand.take(peer.session.session)
         if peer.work is None:
@@ -285,6 +287,10 @@ class Groups:
             return 1
         most = ONE_REQUEST if self._careful else SESSION_COST
         return sum(1 for _ in self._requests(peer, most))
+
+    def _must_wait(self, peer: Peer) -> bool:
+        """Whether its requests stay in its ring: no room for answers, or for copies."""
+        return bool(peer.outbox) or self.sendbacks.has_asked(peer.session.session)
 
     def _requests(self, peer: Peer, most: float) -> Iterator[None]:
         """Handle requests of this cost; a broken ring or body ends the session."""
@@ -543,9 +549,12 @@ class Groups:
         """Go to sleep unless a session has asked something since."""
         if self._retry_ns:
             return max(1, self._retry_ns - now_ns)
-        if any(not peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()):
+        heard = [peer for peer in self._peers.values() if not self._must_wait(peer)]
+        if any(not peer.lane.arm(AgentState.ARMED) for peer in heard):
             return 0
         idle_ns = LOOK_NS if any(peer.uses_words for peer in self._peers.values()) else IDLE_NS
+        if len(heard) < len(self._peers):
+            idle_ns = ROOM_NS
         idle_ns = min(idle_ns, self.sendbacks.arm(now_ns))
         if self._exports.under_way:
             idle_ns = min(idle_ns, LOOK_NS)

@@ -474,8 +474,9 @@ class RecallDesk:
     # ------------------------------------------------------------------------------------ sleeping
 
     def arm(self) -> bool:
-        """Go to sleep unless a session has asked something since."""
-        return all(peer.lane.arm(AgentState.ARMED) for peer in self._peers.values())
+        """Go to sleep unless a session has asked something since that is taken now."""
+        heard = (peer for peer in self._peers.values() if not peer.is_full)
+        return all(peer.lane.arm(AgentState.ARMED) for peer in heard)
 
     @property
     def waits(self) -> bool:

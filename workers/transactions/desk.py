@@ -299,12 +299,13 @@ class Desk:
 
     @property
     def waits(self) -> bool:
-        """Whether answers wait for room, which rings no bell."""
-        return any(peer.told for peer in self._peers.values())
+        """Whether a session is not heard: answers wait for room, say, which rings no bell."""
+        return not all(peer.is_heard for peer in self._peers.values())
 
     def arm(self) -> bool:
-        """Go to sleep unless a session has asked something since."""
-        return all(peer.lane.arm(AgentState.ARMED) for peer in self._peers.values())
+        """Go to sleep unless a session has asked something since that is taken now."""
+        heard = (peer for peer in self._peers.values() if peer.is_heard)
+        return all(peer.lane.arm(AgentState.ARMED) for peer in heard)
 
     def disarm(self) -> None:
         """Awake."""
