@@ -12,6 +12,8 @@ from gantrymq.shm.clock import Clock
 
 #: How long an idle agent sleeps at most before it looks at its timers and peers again.
 IDLE_NS = 1_000_000_000
+#: And while something is awaited that rings no bell, as room in a client's ring.
+UNRUNG_NS = 1_000_000
 
 
 class Agent(Protocol):

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gantrymq.workers.outlet import Outlet
     from gantrymq.workers.session import SessionTable
 
-#: While something is awaited that rings no bell.
-LOOK_NS: Final = 1_000_000
 SPACE_RETRY_NS: Final = 1_000_000_000
 
 

@@ -23,7 +23,7 @@ LOOK_NS = 5_000_000
 #: The same while nothing but time passes.
 REST_LOOK_NS = 250_000_000
 _LOOKS = (
-    (scheduler, "LOOK_NS"), (checker, "LOOK_NS"), (housekeeper, "LOOK_NS"),
+    (scheduler, "UNRUNG_NS"), (checker, "UNRUNG_NS"), (housekeeper, "LOOK_NS"),
     (recalls, "TRACE_AGAIN_NS"),
 )  # fmt: skip
 _INTERVALS = tuple((m, "interval_ns") for m in (indexer, progressnote, transactionnote))

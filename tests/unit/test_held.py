@@ -8,10 +8,7 @@ import os
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.held import Descriptor
 from tests.support.trials import mends
-
-
-def is_open(descriptor: int) -> bool:
-    return os.path.exists(f"/proc/self/fd/{descriptor}")
+from tests.unit.test_bell import is_open
 
 
 def test_a_descriptor_goes_with_the_last_who_has_it() -> None:

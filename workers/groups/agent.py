@@ -25,7 +25,7 @@ from gantrymq.shm.controllane import BrokenLane
 from gantrymq.shm.errors import Incompatible, Rejected, Unavailable
 from gantrymq.shm.packed import Misfit
 from gantrymq.shm.storage import Storage, is_failed_change
-from gantrymq.workers.agent import IDLE_NS, Bells
+from gantrymq.workers.agent import IDLE_NS, UNRUNG_NS, Bells
 from gantrymq.workers.failure import declare_failed
 from gantrymq.workers.groups.admission import fault_of
 from gantrymq.workers.groups.filters import FilterTable
@@ -78,8 +78,6 @@ RESETS_MAX: Final = 16
 POLITE: Final = 8
 #: How much of a fault a session is told.
 FAULT_CHARACTERS: Final = 600
-#: How soon it looks again for room in a client's ring, which rings no bell.
-ROOM_NS: Final = 1_000_000
 SYNC_NS: Final = 1_000_000_000
 EXPORT_NS: Final = 5_000_000_000  # CQ-30
 DISK_RETRY_NS: Final = 100_000_000
@@ -554,7 +552,7 @@ class Groups:
             return 0
         idle_ns = LOOK_NS if any(peer.uses_words for peer in self._peers.values()) else IDLE_NS
         if len(heard) < len(self._peers):
-            idle_ns = ROOM_NS
+            idle_ns = UNRUNG_NS
         idle_ns = min(idle_ns, self.sendbacks.arm(now_ns))
         if self._exports.under_way:
             idle_ns = min(idle_ns, LOOK_NS)

@@ -18,12 +18,12 @@ from gantrymq.shm.indexnote import Shape
 from gantrymq.shm.kernels.ring import arm as arm_flag
 from gantrymq.shm.kernels.words import store_half
 from gantrymq.shm.properties import parse_delay_levels
-from gantrymq.workers.agent import IDLE_NS
+from gantrymq.workers.agent import IDLE_NS, UNRUNG_NS
 from gantrymq.workers.damage import Damage
 from gantrymq.workers.logwindow import LogWindow
 from gantrymq.workers.origins import OriginScan
 from gantrymq.workers.outlet import Outlet
-from gantrymq.workers.outletagent import LOOK_NS, OutletAgent
+from gantrymq.workers.outletagent import OutletAgent
 from gantrymq.workers.scheduler.delaylevels import NEVER, DelayLevels
 from gantrymq.workers.scheduler.delivery import PUTS_MAX, Delivery
 from gantrymq.workers.scheduler.pending import Pending
@@ -262,7 +262,7 @@ class Scheduler(OutletAgent):
         if self._outlet is None:
             return IDLE_NS
         if not self._outlet.trusted:
-            return LOOK_NS
+            return UNRUNG_NS
         if self._scan is not None or not self._outlet.arm() or not self._recalls.arm():
             return 0
         flag, word = layout.ARENA_WAIT_ARMED, layout.ARENA_DURABLE_WANTED
@@ -280,12 +280,12 @@ class Scheduler(OutletAgent):
         note_ns = max(self._note.wait_ns(now_ns), self._space_ns - now_ns)
         sleep_ns = min(IDLE_NS, note_ns, self._delivery.wait_ns(now_ns))
         if self._held_up or self._recalls.waits:  # an answer or a moment brings room
-            return max(0, min(sleep_ns, LOOK_NS))
+            return max(0, min(sleep_ns, UNRUNG_NS))
         due_ms = self._levels.next_due_ms()
         if due_ms < NEVER:
             sleep_ns = min(sleep_ns, due_ms * NS - self._time.delay_ns())
         # A bucket that is to be opened waits for room on the disk.
-        least_ns = LOOK_NS if now_ns < self._space_ns else 0
+        least_ns = UNRUNG_NS if now_ns < self._space_ns else 0
         return max(least_ns, min(sleep_ns, self._timers.sleep_ns()))
 
     def disarm(self) -> None:

@@ -15,11 +15,11 @@ from gantrymq.shm import transactionwire as wire
 from gantrymq.shm.codes import Role
 from gantrymq.shm.lookout import Lookout
 from gantrymq.shm.properties import parse_delay_levels
-from gantrymq.workers.agent import IDLE_NS
+from gantrymq.workers.agent import IDLE_NS, UNRUNG_NS
 from gantrymq.workers.damage import Damage
 from gantrymq.workers.logwindow import LogWindow
 from gantrymq.workers.outlet import Outlet
-from gantrymq.workers.outletagent import LOOK_NS, OutletAgent
+from gantrymq.workers.outletagent import OutletAgent
 from gantrymq.workers.session import Attached
 from gantrymq.workers.transactions.checks import Checks, Times
 from gantrymq.workers.transactions.commonends import CommonEnds
@@ -400,7 +400,7 @@ class TxnChecker(OutletAgent):
             return IDLE_NS
         if not self._outlet.trusted or self._restart is not None:
             waits = self._restart is None or self._restart.waits
-            return LOOK_NS if waits else 0
+            return UNRUNG_NS if waits else 0
         answers_ns = self._decisions.arm(now_ns)
         if not answers_ns or not self._desk.arm() or self._is_searching:
             return 0
@@ -409,7 +409,7 @@ class TxnChecker(OutletAgent):
             max(self._note.wait_ns(now_ns), self._space_ns - now_ns),
         )  # fmt: skip
         if self._desk.waits or self._endings.waits or self._decisions.hand:
-            sleep_ns = min(sleep_ns, LOOK_NS)
+            sleep_ns = min(sleep_ns, UNRUNG_NS)
         if now_ns - self._worked_ns >= REST_NS and not self._decisions.waits:
             self._drop_maps()
         return max(1, sleep_ns)
