@@ -26,7 +26,7 @@ from gantrymq.shm.kernels.drain import SCRATCH_WORDS, drain_lanes, look_at_lanes
 from gantrymq.shm.kernels.entry import ROUTE_ID
 from gantrymq.shm.marks import is_asked, mark
 from gantrymq.shm.properties import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
-from gantrymq.shm.storage import is_disk_full
+from gantrymq.shm.storage import is_disk_full, is_shortage
 from gantrymq.workers.failure import declare_failed
 
 if TYPE_CHECKING:
@@ -319,7 +319,12 @@ class Appender:
                 self._fail(error)
 
     def _fail(self, error: OSError) -> None:
-        """A write error is final: nothing more is appended or acknowledged."""
+        """A write error is final: nothing more is appended or acknowledged.
+
+        Raises what is no fault of the store: a successor goes on.
+        """
+        if is_shortage(error):
+            raise error
         self.failed = True
         waiting = [lane.session for lane in self.lanes]
         what = f"append at {self.appended}: {error}"

@@ -7,7 +7,6 @@ and nobody can attach before all of it is done.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board, unlink_board
 from gantrymq.shm.clock import SystemClock
 from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.held import Descriptor
 from gantrymq.shm.storage import PosixStorage, is_disk_full
 from gantrymq.workers.agent import Bells
 from gantrymq.workers.groups.ledgerentries import is_closed
@@ -42,7 +42,7 @@ class Broker:
     home: Path
     configuration: Configuration
     log: Log
-    lock_descriptor: int
+    lock: Descriptor
     life: Life
     board: Board
     metadata: Metadata
@@ -81,7 +81,7 @@ class Broker:
             # After a failure the next start scans from the checkpoint as after a power cut.
             unlink_board(self.board.name)
             self._withdraw()
-            os.close(self.lock_descriptor)
+            self.lock.close()
 
     def _withdraw(self) -> None:
         """Take back what names the board, unless the store was moved away from under this broker.
@@ -89,7 +89,7 @@ class Broker:
         Then the one that has the store in its place may name its own board at any moment.
         """
         with contextlib.suppress(FileNotFoundError):
-            if is_locked_by(store_of(self.home), self.lock_descriptor):
+            if is_locked_by(store_of(self.home), self.lock.number):
                 board_file(self.home).unlink(missing_ok=True)
 
     def _say_clean(self) -> None:
@@ -151,17 +151,17 @@ def open_broker(
     """Bring a store up to the point where agents can start. Raises what exitcode.py knows."""
     make_directories(home)
     timeout_s = configuration.settings.lock_timeout
-    lock_descriptor = lock.acquire(store_of(home), timeout_s, alive)
+    held = lock.acquire(store_of(home), timeout_s, alive)
     try:
         require_alone(home, timeout_s, alive)
-        return _open_locked(home, configuration, log, progress, lock_descriptor)
+        return _open_locked(home, configuration, log, progress, held)
     except BaseException:
-        os.close(lock_descriptor)
+        held.close()
         raise
 
 
 def _open_locked(
-    home: Path, configuration: Configuration, log: Log, progress: Progress, lock_descriptor: int
+    home: Path, configuration: Configuration, log: Log, progress: Progress, held: Descriptor
 ) -> Broker:
     store = store_of(home)
     if not ownfiles.is_private(store):  # another broker's, perhaps
@@ -209,7 +209,7 @@ def _open_locked(
     sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
     for role in agents.SENDERS:
         sessions.open_own(role, agents.bell_of(env.bells, role), board.segment_bytes)
-    return Broker(home, configuration, log, lock_descriptor, life, board, metadata, sessions, env)
+    return Broker(home, configuration, log, held, life, board, metadata, sessions, env)
 
 
 def _warm(progress: Progress) -> None:

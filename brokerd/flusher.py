@@ -17,7 +17,7 @@ from gantrymq.shm.kernels.ring import arm, publish_and_check, wants_durable
 from gantrymq.shm.kernels.words import load_word, store_half
 from gantrymq.shm.lognames import DIRECTORY, segment_name
 from gantrymq.shm.marks import mark
-from gantrymq.shm.storage import is_disk_full
+from gantrymq.shm.storage import is_disk_full, is_shortage
 from gantrymq.workers.failure import declare_failed
 from gantrymq.workers.session import Session, follow
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from gantrymq.workers.session import SessionTable
 
 IDLE_NS = 100_000_000
-SPARE_RETRY_NS = 1_000_000_000
+#: After so long without room it is tried again, or told again.
+NO_ROOM_NS = 1_000_000_000
 
 
 class Flusher:
@@ -62,6 +63,7 @@ class Flusher:
         )
         self._last_ns = clock.monotonic_ns()
         self._spare_ns = 0
+        self._told_ns = 0  # when want of room for the checkpoint is told again
         self._failed = False
         self._stopped = False
         self._cycles = 0
@@ -80,7 +82,7 @@ class Flusher:
             self._let_go()
             return 1
         if self._table.stopping():
-            self._finish_stop()
+            self._finish_stop(now_ns)
             return 0
         self._publish_counters()
         return self._let_go() or self._keep_spare(appended, now_ns)
@@ -147,7 +149,7 @@ class Flusher:
         for session in self._clients.values():
             if wants_durable(session.arena, appended):
                 session.bell.ring()
-        self._save_checkpoint(store_ms)
+        self._save_checkpoint(store_ms, now_ns)
         mark("flusher.after_checkpoint")
 
     def _sync_segments(self, appended: int) -> None:
@@ -187,19 +189,27 @@ class Flusher:
             if not is_disk_full(error):
                 self._fail(error)
                 return 0
-            self._spare_ns = now_ns + SPARE_RETRY_NS
+            self._spare_ns = now_ns + NO_ROOM_NS
             self._table.note("warning", "no_space_for_next_segment", bytes=size)
             return 0
         return 1
 
     def _fail(self, error: OSError) -> None:
-        """A sync error is final (the kernel may have dropped the pages it could not write)."""
+        """A sync error is final (the kernel may have dropped the pages it could not write).
+
+        Raises what is no fault of the store: a successor goes on.
+        """
+        if is_shortage(error):
+            raise error
         self._failed = True
         what = f"sync at {self._durable}: {error}"
         declare_failed(self._board, self._table, self._clients.values(), error.errno or 0, what)
 
-    def _save_checkpoint(self, store_ms: int) -> None:
-        """Note D for recovery; without room an older D does, for what is below it is less."""
+    def _save_checkpoint(self, store_ms: int, now_ns: int) -> None:
+        """Note D for recovery; without room an older D does, for what is below it is less.
+
+        That is tried with each sync, and told once a second.
+        """
         dispatched = self._board.word(layout.BOARD_DISPATCHED)
         try:
             self._checkpoint.write(self._durable, store_ms, dispatched)
@@ -207,13 +217,14 @@ class Flusher:
                 self._checkpoint.keep()
                 self._kept_base = self._segment_base
         except OSError as error:
-            if is_disk_full(error):
-                self._table.note("warning", "no_space_for_checkpoint", durable=self._durable)
-            else:
+            if not is_disk_full(error):
                 self._fail(error)
+            elif now_ns >= self._told_ns:
+                self._told_ns = now_ns + NO_ROOM_NS
+                self._table.note("warning", "no_space_for_checkpoint", durable=self._durable)
 
-    def _finish_stop(self) -> None:
-        self._save_checkpoint(self._board.word(layout.BOARD_STORE_MS))
+    def _finish_stop(self, now_ns: int) -> None:
+        self._save_checkpoint(self._board.word(layout.BOARD_STORE_MS), now_ns)
         try:
             if self._storage.exists(SPARE):
                 self._storage.unlink(SPARE)

@@ -17,6 +17,7 @@ from typing import Final
 
 from gantrymq.shm import ownfiles
 from gantrymq.shm.errors import StoreBusy
+from gantrymq.shm.held import Descriptor
 from gantrymq.shm.storelock import FLOCK, LOCK_NAME
 
 _RETRY_S: Final = 0.02
@@ -29,8 +30,8 @@ def acquire(
     alive: Callable[[], bool] = lambda: True,
     *,
     to_write: bool = True,
-) -> int:
-    """Take the lock and return its descriptor, which the caller keeps as long as it lives.
+) -> Descriptor:
+    """Take the lock: it is held as long as somebody has what this returns open.
 
     Tries for `timeout_s` while `alive()`. Raises StoreBusy if another process keeps it. Who wants
     to write into another user's store, as root can, gets NotPermitted: files of ours would end that
@@ -38,20 +39,19 @@ def acquire(
     """
     if to_write:
         ownfiles.require_own(store)
-    descriptor = ownfiles.open_file(store / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+    opened = ownfiles.open_file(store / LOCK_NAME, os.O_RDWR | os.O_CREAT)
     if not to_write:
-        _give_to_owner(store, descriptor)
+        _give_to_owner(store, opened.number)
     deadline = time.monotonic() + timeout_s
-    while not _try(descriptor):
+    while not _try(opened.number):
         if time.monotonic() >= deadline or not alive():
-            os.close(descriptor)
             raise StoreBusy(
                 f"another broker holds {store}: stop it first (gantrymq status shows a GantryMQ; "
                 "a RocketMQ broker takes the same lock)",
                 store=str(store),
             )
         time.sleep(_RETRY_S)
-    return descriptor
+    return opened
 
 
 def _give_to_owner(store: Path, descriptor: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -121,7 +120,7 @@ def rebuild(root: Path, *, dry_run: bool = False, progress: Progress | None = No
     Raises StoreBusy, Incompatible (another broker's store, or one that was not stopped cleanly),
     Corrupt, StoreFailed, OSError.
     """
-    descriptor = lock.acquire(root, 0.0)
+    held = lock.acquire(root, 0.0)
     try:
         storage = PosixStorage(str(root))
         _require_stopped(storage, root)
@@ -130,7 +129,7 @@ def rebuild(root: Path, *, dry_run: bool = False, progress: Progress | None = No
             make_again(storage, _settings(storage, root), done, progress)
         return done
     finally:
-        os.close(descriptor)
+        held.close()
 
 
 def make_again(

@@ -71,7 +71,7 @@ class Supervisor:
         self._hangs = Hangs(broker.board, limit_s)
         self._vacancies = Vacancies(broker.metadata, broker.sessions, self._tell_every_crew)
         self._textfile = Textfile(broker)
-        self._store = StoreWatch(broker.home, broker.lock_descriptor)
+        self._store = StoreWatch(broker.home, broker.lock.number)
         self._control = ControlServer(broker.home, self.reactor, self.desk, broker.log)
         self._crews: list[Crew] = []
         self._backoffs: dict[Sequence[Role], Backoff] = {}
@@ -220,7 +220,7 @@ class Supervisor:
     # ------------------------------------------------------------------------------------- agents
 
     def _fork(self, roles: Sequence[Role]) -> None:
-        keep = [self.broker.lock_descriptor, *(bell.fileno() for bell in self.broker.bells)]
+        keep = [self.broker.lock.number, *(bell.fileno() for bell in self.broker.bells)]
         child = children.fork_child(roles, self.broker.env, keep)
         self.reactor.watch(child.pidfd, partial(self._child_ended, child))
         self._introduce(child)

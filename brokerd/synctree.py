@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gantrymq.shm.held import Descriptor
+
 
 def rename_durably(partial: Path, target: Path) -> None:
     """Sync all that `partial` holds, then call it `target`: it is there whole, or not at all."""
@@ -21,8 +23,5 @@ def _sync_tree(root: Path) -> None:
 
 
 def _sync(path: Path, flags: int = 0) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with Descriptor(os.open, path, os.O_RDONLY | os.O_CLOEXEC | flags) as opened:
+        os.fsync(opened.number)

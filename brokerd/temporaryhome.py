@@ -40,7 +40,7 @@ def make_at(folder: Path, word: str) -> None:
 
 def claim(folder: Path, word: str) -> None:
     """Say that a folder that has just been made is to be removed by who knows the word."""
-    with os.fdopen(create_file(folder / MARKER), "w") as file:
+    with create_file(folder / MARKER) as own, os.fdopen(own.number, "w", closefd=False) as file:
         file.write(word)
 
 

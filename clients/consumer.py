@@ -172,8 +172,10 @@ class PullConsumer(OfOneProcess):
         fetches behind it would be handed out first, and count for all that lies before it.
         """
         for assigned, generation in self._ahead.values():
-            if self._holds(assigned, generation):
-                assigned.position = min(assigned.position, assigned.delivered)
+            words, holds = assigned.words, self._holds(assigned, generation)
+            # No call from here on: a loop of another thread hands a message out before, or not.
+            if holds and assigned.generation == generation:
+                words[poll.POSITION] = min(words[poll.POSITION], words[poll.DELIVERED])
                 assigned.generation += 1
         self._ahead = {}
 
@@ -184,8 +186,8 @@ class PullConsumer(OfOneProcess):
         pace = _Pace()
         for row in range(len(batch)):
             if row >= pace.marked:
-                for ahead in range(row, pace.mark(row, len(batch))):
-                    self._mark_begun(fetched[numbers[ahead]], offsets[ahead])
+                ahead = slice(row, pace.mark(row, len(batch)))
+                self._mark_begun(fetched, numbers[ahead], offsets[ahead])
                 self._guarded(Attachment.report)
             if self._member.is_notified():
                 self._guarded(Attachment.attend)
@@ -199,15 +201,20 @@ class PullConsumer(OfOneProcess):
                     assigned.words[poll.DELIVERED] = offsets[row] + 1
                     raise
                 # No call from here on: what a signal handler raises would come after it is counted.
+                if assigned.generation != generation:
+                    continue  # a handler or a thread has polled: what was ahead is fetched again
                 assigned.words[poll.DELIVERED] = offsets[row] + 1
                 yield message
                 self._pass(assigned, generation)
         self._pass_kept_away(fetched)
 
-    def _mark_begun(self, fetched: tuple[Assigned, int], offset: int) -> None:
-        begun, generation = fetched
-        if self._holds(begun, generation):
-            begun.begun = max(begun.begun, offset + 1)
+    def _mark_begun(
+        self, fetched: dict[int, tuple[Assigned, int]], numbers: list[int], offsets: list[int]
+    ) -> None:
+        for number, offset in zip(numbers, offsets, strict=True):
+            begun, generation = fetched[number]
+            if self._holds(begun, generation):
+                begun.begun = max(begun.begun, offset + 1)
 
     def _pass_kept_away(self, fetched: dict[int, tuple[Assigned, int]]) -> None:
         """What a filter has kept away behind the last row of a queue."""

@@ -6,7 +6,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from gantrymq.shm.ownfiles import open_owned
+from gantrymq.shm.ownfiles import open_file
 
 if TYPE_CHECKING:
     from gantrymq.shm.held import Descriptor
@@ -17,7 +17,7 @@ def try_lock(path: str | os.PathLike[str]) -> Descriptor | None:
 
     The file is made if it is not there. Raises OSError.
     """
-    lock = open_owned(path, os.O_RDWR | os.O_CREAT)
+    lock = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

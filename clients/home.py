@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq.shm.errors import BrokerGone, GantryError, NotPermitted, Timeout, Unavailable
-from gantrymq.shm.held import hold
+from gantrymq.shm.held import Descriptor
 from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.ownfiles import may_be_believed, open_file
 
@@ -66,7 +66,10 @@ def board_file(home: Path) -> Path:
 def read_board_file(home: Path) -> dict[str, str]:
     """Name, boot id and epoch of the board that was made last; empty if there is none."""
     try:
-        with os.fdopen(open_file(board_file(home), os.O_RDONLY), "rb") as file:
+        with (
+            open_file(board_file(home), os.O_RDONLY) as own,
+            os.fdopen(own.number, "rb", closefd=False) as file,
+        ):
             content = parse_object(file.read())
     except FileNotFoundError:
         return {}
@@ -83,13 +86,8 @@ def read_board_file(home: Path) -> dict[str, str]:
 @contextmanager
 def socket_address(home: Path) -> Iterator[str]:
     """An address of the control socket that fits into 107 bytes, however long the path is."""
-    held: list[int] = []
-    try:
-        hold(held, os.open, run_of(home), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        yield f"/proc/self/fd/{held[0]}/{SOCKET_NAME}"
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
+    with Descriptor(os.open, run_of(home), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) as run:
+        yield f"/proc/self/fd/{run.number}/{SOCKET_NAME}"
 
 
 def _connect_in_turn(channel: socket.socket, address: str, timeout_s: float | None) -> None:

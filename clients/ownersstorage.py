@@ -29,12 +29,9 @@ class OwnersStorage(PosixStorage):
     def make_directory(self, name: str) -> None:
         """Make a directory and its parents."""
         super().make_directory(name)
-        descriptor = open_file(self._folder(name), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            if not os.listdir(descriptor):  # what has files was not made just now
-                self._give(descriptor)
-        finally:
-            os.close(descriptor)
+        with open_file(self._folder(name), os.O_RDONLY | os.O_DIRECTORY) as opened:
+            if not os.listdir(opened.number):  # what has files was not made just now
+                self._give(opened.number)
 
     def _give(self, descriptor: int) -> None:
         if os.geteuid() != 0:

@@ -6,6 +6,7 @@ closed from the start.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import select
@@ -37,6 +38,7 @@ from gantrymq.shm.errors import (
     Incompatible,
     StoreFailed,
     Timeout,
+    Unavailable,
     why_failed,
 )
 
@@ -139,20 +141,29 @@ class Session(Closing, OfOneProcess):
         self._poller = 0  # the thread that sleeps on the descriptors, or was broken off there
         self.look_due = 0
         self._turns = 0  # how many sleeps on the descriptors have ended
-        self._control = ControlChannel(self.home, _answer_s(answer_by))
+        hello = wire.Hello(
+            os.getpid(), layout.FINGERPRINT, "client", producer, groups, scheduler,
+            transactions, up_bytes,
+        )  # fmt: skip
         try:
-            hello = wire.Hello(
-                os.getpid(), layout.FINGERPRINT, "client", producer, groups, scheduler,
-                transactions, up_bytes,
-            )  # fmt: skip
+            self._connect(hello)
+        except Unavailable as error:
+            if error.__cause__ is None or lack_of_descriptors(error.__cause__) is None:
+                raise
+            gc.collect()  # until then clients that were closed may have their maps, and descriptors
+            self._connect(hello)
+        self.is_open = True
+        _sessions.add(self)
+
+    def _connect(self, hello: wire.Hello) -> None:
+        self._control = ControlChannel(self.home, _answer_s(self.answer_by))
+        try:
             self._greet(hello)
         except BaseException as error:
             self._control.close()
             if (lack := lack_of_descriptors(error)) is not None:
                 raise lack from error
             raise
-        self.is_open = True
-        _sessions.add(self)
 
     def _greet(self, hello: wire.Hello) -> None:
         answer, files = self._ask(hello, self.answer_by)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 T = TypeVar("T")
 
@@ -39,3 +39,13 @@ class Descriptor:
         owners[:] = map(select.epoll.fromfd, map(call, *((one,) for one in given)))
         self._owner = owners[0]
         self.number = self._owner.fileno()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give it back now. Safe to call twice; nobody may use `number` any more."""
+        self._owner.close()

@@ -406,12 +406,9 @@ def _compile(folder: Path, progress: Progress | None) -> bytes:
 def _locked() -> Iterator[None]:
     from gantrymq.shm import ownfiles  # no kernel uses it
 
-    descriptor = ownfiles.open_file(cache_directory() / "lock", os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with ownfiles.open_file(cache_directory() / "lock", os.O_RDWR | os.O_CREAT) as lock:
+        fcntl.flock(lock.number, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _prune() -> None:

@@ -11,16 +11,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import IO, Final
 
 from gantrymq.shm.errors import NotPermitted
 from gantrymq.shm.held import Descriptor
-
-T = TypeVar("T")
 
 _ROOT: Final = 0
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -39,36 +36,27 @@ def user() -> int:
 # ------------------------------------------------------------------------------------------ files
 
 
-def open_file(path: str | os.PathLike[str], flags: int) -> int:
-    """A descriptor as os.open gives it, but never by way of a link. Raises PermissionError."""
-    return _open(os.open, path, flags)
-
-
-def open_owned(path: str | os.PathLike[str], flags: int) -> Descriptor:
-    """`open_file` of what is given back once nobody has it."""
-    return _open(partial(Descriptor, os.open), path, flags)
-
-
-def _open(call: Callable[..., T], path: str | os.PathLike[str], flags: int) -> T:
+def open_file(path: str | os.PathLike[str], flags: int) -> Descriptor:
+    """As os.open, but never by way of a link; closed once nobody has it. Raises PermissionError."""
     try:
-        return call(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        return Descriptor(os.open, path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EEXIST, errno.ENOTDIR) and os.path.islink(path):
             raise link_refused(path) from error
         raise
 
 
-def create_file(path: str | os.PathLike[str]) -> int:
-    """A descriptor of a new file. Raises FileExistsError; PermissionError for a link."""
+def create_file(path: str | os.PathLike[str]) -> Descriptor:
+    """A new file. Raises FileExistsError; PermissionError for a link."""
     return open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
 
 @contextmanager
 def appending(path: Path) -> Iterator[IO[bytes]]:
     """A file of one's own to write at its end, made if it is not there."""
-    descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with os.fdopen(descriptor, "ab") as file:
-        _require_owner(path, os.fstat(descriptor))
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    with open_file(path, flags) as own, os.fdopen(own.number, "ab", closefd=False) as file:
+        _require_owner(path, os.fstat(own.number))
         yield file
 
 
@@ -81,7 +69,7 @@ def replace_whole(
     """
     fresh = temporary or path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
-    with os.fdopen(create_file(fresh), "wb") as file:
+    with create_file(fresh) as own, os.fdopen(own.number, "wb", closefd=False) as file:
         os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
@@ -131,12 +119,9 @@ def make_private(folder: Path) -> None:
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=_PRIVATE)
-    descriptor = open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _require_owner(folder, os.fstat(descriptor))
-        os.fchmod(descriptor, _PRIVATE)
-    finally:
-        os.close(descriptor)
+    with open_file(folder, os.O_RDONLY | os.O_DIRECTORY) as opened:
+        _require_owner(folder, os.fstat(opened.number))
+        os.fchmod(opened.number, _PRIVATE)
 
 
 def make_store(store: Path) -> None:
@@ -204,8 +189,8 @@ def require_trusted(path: Path) -> None:
 
 def read_trusted(path: Path) -> bytes:
     """All bytes of a file that only this user can have written. Raises PermissionError, OSError."""
-    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
-        _require_trusted(path, os.fstat(file.fileno()))
+    with open_file(path, os.O_RDONLY) as own, os.fdopen(own.number, "rb", closefd=False) as file:
+        _require_trusted(path, os.fstat(own.number))
         return file.read()
 
 

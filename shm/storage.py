@@ -16,6 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from gantrymq.shm import ownfiles
+from gantrymq.shm.held import Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +36,8 @@ _SYNC_FILE_RANGE_WRITE = 2
 _FOLDERS_SEEN_MAX = 8192
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _MARK, _SYNC_MARK = "is_failed_change", "is_failed_sync"
+#: Of a call that opens something: it has changed nothing by then.
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 def changes(call: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -61,13 +64,14 @@ def _noting(call: Callable[_P, _R], note: Callable[[OSError], None]) -> Callable
 
 def mark_failed_change(error: OSError) -> None:
     """Note of an error that it is of a call that was to change the store."""
-    setattr(error, _MARK, True)
+    if error.errno not in _NO_DESCRIPTORS:
+        setattr(error, _MARK, True)
 
 
 def mark_failed_sync(error: OSError) -> None:
     """Note of an error that it is of a sync of a file or a directory."""
     mark_failed_change(error)
-    setattr(error, _SYNC_MARK, True)
+    setattr(error, _SYNC_MARK, is_failed_change(error))
 
 
 @contextmanager
@@ -89,6 +93,14 @@ def is_failed_change(error: OSError) -> bool:
     What a failed change has left is not known: it is never tried again. To look once more is safe.
     """
     return getattr(error, _MARK, False)
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether a process has come to its limit of descriptors or memory, and has changed nothing.
+
+    No fault of the store: the process ends, and its successor goes on.
+    """
+    return error.errno in (*_NO_DESCRIPTORS, errno.ENOMEM) and not is_failed_change(error)
 
 
 class File(Protocol):
@@ -224,8 +236,9 @@ def _names_file(
 class PosixFile:
     """A file of the operating system. All errors name it."""
 
-    def __init__(self, descriptor: int, name: str) -> None:
-        self.descriptor = self.native = descriptor
+    def __init__(self, opened: Descriptor, name: str) -> None:
+        self._opened = opened
+        self.descriptor = self.native = opened.number
         self.name = name
 
     def write_at(self, data: Buffer, position: int) -> None:
@@ -344,10 +357,9 @@ class PosixFile:
         return np.frombuffer(mapped, np.uint8)
 
     def close(self) -> None:
-        """Give the descriptor back. Safe to call twice."""
-        descriptor, self.descriptor = self.descriptor, -1  # first: two threads may close it
-        if descriptor >= 0:
-            os.close(descriptor)
+        """Give the descriptor back. Safe to call twice, and from any thread."""
+        self.descriptor = -1
+        self._opened.close()
 
 
 class PosixStorage:
@@ -465,11 +477,9 @@ class PosixStorage:
     @syncs
     def sync_directory(self, name: str) -> None:
         """Fsync the directory."""
-        descriptor = os.open(self._folder(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        with Descriptor(os.open, self._folder(name), flags) as opened:
+            os.fsync(opened.number)
 
     def free_bytes(self) -> int:
         """Space left for this user."""

@@ -21,12 +21,10 @@ FLOCK: Final = struct.Struct("hhqqi4x")
 def is_held(store: str | os.PathLike[str]) -> bool:
     """True if some broker, or a child of one, holds the lock."""
     try:
-        descriptor = open_file(os.path.join(store, LOCK_NAME), os.O_RDWR)
+        lock = open_file(os.path.join(store, LOCK_NAME), os.O_RDWR)
     except FileNotFoundError:
         return False
-    try:
-        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        answer = fcntl.fcntl(descriptor, _F_OFD_GETLK, asked)
-        return bool(FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
-    finally:
-        os.close(descriptor)
+    asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    with lock:
+        answer = fcntl.fcntl(lock.number, _F_OFD_GETLK, asked)
+    return bool(FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

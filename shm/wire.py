@@ -335,7 +335,8 @@ def send(channel: socket.socket, frame: Frame, descriptors: tuple[int, ...] = ()
 def receive(channel: socket.socket) -> tuple[AnyFrame, list[int]] | None:
     """The next frame and its descriptors, which the caller owns; None at the end of the stream.
 
-    Raises msgspec.DecodeError for what is no frame, or too long for one.
+    Raises msgspec.DecodeError for what is no frame, or too long for one; Unavailable if this
+    process had no room for all descriptors: the frame is lost with them.
     """
     # Not socket.recv_fds, which drops its flags: the descriptors would be inherited by programs.
     data, ancillary, flags, _address = channel.recvmsg(
@@ -343,6 +344,8 @@ def receive(channel: socket.socket) -> tuple[AnyFrame, list[int]] | None:
     )
     descriptors = _descriptors_in(ancillary)
     try:
+        if flags & socket.MSG_CTRUNC:
+            raise errors.Unavailable("no free descriptors for those that come with a frame")
         # A packet of no bytes looks as the end does, but for what came beside it.
         return (_whole(data, flags), descriptors) if data or ancillary else None
     except BaseException:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forked, leaks, openfiles, reached
+from tests.support import forked, leaks, reached
 from tests.support.processortime import Times, kind_of, processor_seconds
 from tests.support.tree import ROOT
 from tests.support.watchdog import poll_until
@@ -128,15 +128,6 @@ def varied_store(tmp_path_factory: pytest.TempPathFactory, warm_starts: None) ->
 
 
 @pytest.fixture(autouse=True)
-def descriptors_end_with_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is open in the folder of a test when it is over belonged to agents that it let die."""
-    names = request.fixturenames
-    folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in names else None
-    yield
-    openfiles.close_below(folder)
-
-
-@pytest.fixture(autouse=True)
 def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a region or a process; fixtures of wider scope may keep theirs."""
     orphans = kind_of(request.path) in _WITH_PROCESSES
@@ -169,7 +160,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
     leaks.mark_this_run()
-    openfiles.watch()
     session.config.stash[_traces_at_start] = leaks.take()
 
 

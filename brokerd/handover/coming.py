@@ -6,7 +6,6 @@ Positions that the RocketMQ saved are lower bounds only and are not looked at: t
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,7 +72,7 @@ def adopt(
     """
     if not (root / "commitlog").is_dir():
         raise Incompatible(f"{root} has no commitlog/: name the root of a store", store=str(root))
-    descriptor = lock.acquire(root, 0.0)
+    held = lock.acquire(root, 0.0)
     try:
         storage = PosixStorage(str(root))
         home = root.resolve().parent
@@ -82,7 +81,7 @@ def adopt(
         take_over(storage, settings, done, epoch.find_old_board(home), progress)
         return done
     finally:
-        os.close(descriptor)
+        held.close()
 
 
 def take_over(

@@ -9,7 +9,6 @@ written here but group offsets, and starts on the store as before.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -135,7 +134,7 @@ def handover(
     root = store_of(home)
     if not root.is_dir():
         raise Incompatible(f"{root} is no store: name the broker's home", store=str(root))
-    descriptor = lock.acquire(root, 0.0)
+    held = lock.acquire(root, 0.0)
     try:
         storage = PosixStorage(str(root))
         settings = epoch.settings_of_store(storage, config.load(home, given))
@@ -149,7 +148,7 @@ def handover(
             board_file(home).unlink(missing_ok=True)
         return done
     finally:
-        os.close(descriptor)
+        held.close()
 
 
 def look(

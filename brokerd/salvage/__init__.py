@@ -6,7 +6,6 @@ under another name beside its place and renamed when it is whole.
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -117,7 +116,7 @@ def salvage(
     jit.warm()
     source = PosixStorage(str(old))
     partial.mkdir(mode=0o700, parents=True)
-    descriptor = lock.acquire(partial, 0.0)
+    held = lock.acquire(partial, 0.0)
     try:
         done = _Salvage(source, PosixStorage(str(partial)), old, settings, progress).run()
         done.target = str(new)
@@ -127,7 +126,7 @@ def salvage(
         shutil.rmtree(partial)
         raise
     finally:
-        os.close(descriptor)
+        held.close()
 
 
 class _Salvage:

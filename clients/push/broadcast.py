@@ -73,12 +73,11 @@ class OffsetFile:
         self._saved = (self.life, dict(self.offsets))
 
     def _text(self) -> bytes:
-        descriptor = open_file(self.path, os.O_RDONLY)
-        try:
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read()
-        finally:
-            os.close(descriptor)
+        with (
+            open_file(self.path, os.O_RDONLY) as own,
+            os.fdopen(own.number, "rb", closefd=False) as file,
+        ):
+            return file.read()
 
     def _read(self) -> dict[MessageQueue, int]:
         try:

@@ -23,7 +23,7 @@ from gantrymq.clients.push.messagemodel import MessageModel
 from gantrymq.clients.push.options import Options, PushOptions
 from gantrymq.clients.push.telling import FaultLog
 from gantrymq.clients.push.watch import Limits
-from gantrymq.clients.session import NEVER_NS, Session, deadline_after
+from gantrymq.clients.session import NEVER_NS, Session, Turn, deadline_after
 from gantrymq.clients.shortwaits import join, start, take
 from gantrymq.clients.signals import heard
 from gantrymq.clients.subscription import Subscription, describe, digest
@@ -90,7 +90,8 @@ class PushConsumer(OfOneProcess):
         self._is_stopped = False
         self._offsets: OffsetFile | None = None
         self._events: SimpleQueue[None] = SimpleQueue()  # safe in signal handlers
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
+        self._starter: threading.Thread | None = None
 
     # ----------------------------------------------------------------------------------- lifetime
 
@@ -103,15 +104,20 @@ class PushConsumer(OfOneProcess):
         """
         self._require_own()
         with self._starting:
-            if self._pid:
+            if self._pid or self._is_stopped:
                 raise Closed("this consumer was started before: make another one")
-            self._pid = os.getpid()
             try:
+                self._starter = threading.current_thread()
+                self._pid = os.getpid()
                 self._dispatcher = self._begin()
+                if self._is_stopped:  # meanwhile: it ends as soon as it runs
+                    self._dispatcher.stop()
                 self._start_threads(self._dispatcher)
             except BaseException:
                 self._undo_start()
                 raise
+            finally:
+                self._starter = None
 
     def _start_threads(self, dispatcher: Dispatcher) -> None:
         options = self.options
@@ -161,9 +167,9 @@ class PushConsumer(OfOneProcess):
         """
         if not self._pid:
             self.start()
-        self._require_own()
-        if self._is_stopped:
+        elif self._is_stopped:
             raise Closed("this consumer is stopped: make another one")
+        self._require_own()
         with heard(lambda: self._events.put(None)):
             take(self._events)
         self.stop()
@@ -173,23 +179,25 @@ class PushConsumer(OfOneProcess):
 
         Waits for running listener calls, `timeout` seconds at most: raises Timeout then, and they
         go on. None, a push consumer's default, and math.inf wait until they are done. From within
-        the listener it returns at once. Raises what has ended the consumer before. Safe to call
-        twice.
+        the listener it returns at once, as in a signal handler amid `start`, which ends what it has
+        started. Raises what has ended the consumer before. Safe to call twice.
         """
         (timeout,) = judged("PushConsumer.stop", timeout)
         timeout = None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout
         if not self._pid:
             return
         self._require_own()
-        dispatcher = self._dispatcher
-        if dispatcher is None:
-            return
         self._is_stopped = True
-        dispatcher.stop()
         self._events.put(None)
-        if threading.current_thread() in (dispatcher, *self._threads):
+        if (dispatcher := self._dispatcher) is not None:
+            dispatcher.stop()
+        if threading.current_thread() in (dispatcher, self._starter, *self._threads):
             return
         deadline_ns = NEVER_NS if timeout is None else deadline_after(timeout)
+        with Turn(self._starting, deadline_ns, "the consumer is still being started"):
+            dispatcher = self._dispatcher
+        if dispatcher is None:
+            return
         for thread in (dispatcher, *self._threads):
             join(thread, deadline_ns)
             if dispatcher.is_alive() or (thread.is_alive() and dispatcher.error is None):

@@ -143,13 +143,11 @@ def read_ahead(storage: Storage, pieces: Iterable[tuple[str, int, int]]) -> None
     """
     for name, at, count in pieces:
         try:
-            descriptor = open_file(os.path.join(storage.root, name), os.O_RDONLY)
+            opened = open_file(os.path.join(storage.root, name), os.O_RDONLY)
         except OSError:
             continue
-        try:
-            os.posix_fadvise(descriptor, at, count, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(descriptor)
+        with opened:
+            os.posix_fadvise(opened.number, at, count, os.POSIX_FADV_WILLNEED)
 
 
 def no_topic(topic: str) -> TopicNotFound:

@@ -171,13 +171,18 @@ class CheckerLink:
             is_put = False
 
     def _spin(self, arena: NDArray[np.uint8], serial: int, lane: ControlLane) -> bool:
-        """A short look-out before sleeping: a wake-up costs more than the answer."""
+        """A short look-out before sleeping: a wake-up costs more than the answer.
+
+        Raises BrokerGone once the lane is not this link's any more: nobody takes from it.
+        """
         told_at, tail_at = _told_at(serial), lane.tail_at
         while serial not in self._ended:  # another thread may have taken it
             seen = lane.seen
             found = await_told(arena, told_at, serial, tail_at, seen, limits.SPIN_ROUNDS)
             if found >= 0:
                 return found > 0
+            if self._lane is not lane:
+                raise BrokerGone("another thread has let go of the session with the txn-checker")
             self.take()
         return False
 
@@ -242,8 +247,8 @@ class CheckerLink:
                 if serial in self._awaited:
                     self._ended[serial] = notice
                 elif serial in self.expected:
-                    self.expected.discard(serial)
                     self.answered.append(notice)
+                    self.expected.discard(serial)
             case Check():
                 self.checks.append(notice)
             case transactionwire.Enlisted(serial=serial):

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gantrymq.clients.ownthread import OwnThread
 from gantrymq.clients.receipts import Pending, ReceiptFuture
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gantrymq.clients.transactions.endform import EndForm
     from gantrymq.clients.transactions.transaction import Owner, Transaction
 
+_Q = TypeVar("_Q")
 log = logging.getLogger("gantrymq")
 _REPEAT_NS: Final = 500_000_000
 _PAUSE_S: Final = 0.02
@@ -80,6 +81,9 @@ class Commits:
     """Commits that have no answer yet. What they wait for is looked at by those who want them.
 
     The lock is never held while somebody waits: callbacks are called, and sessions opened, outside.
+
+    A signal handler may come between any two steps, raise or look itself: nothing is taken out of
+    where it is before it is where it belongs next, and each step may be done twice.
     """
 
     def __init__(self, owner: Owner, link: CheckerLink, form: EndForm) -> None:
@@ -112,7 +116,8 @@ class Commits:
     def pending(self) -> list[CommitFuture]:
         """Those without an answer."""
         with self._lock:
-            return [*self._asked.values(), *self._ending, *self._waiting]
+            all_of_them = dict.fromkeys([*self._asked.values(), *self._ending, *self._waiting])
+        return [future for future in all_of_them if not future.is_decided]
 
     def look(self, wanted: CommitFuture | None = None) -> None:
         """Ask for what can be asked for, `wanted` before its turn; take the answers."""
@@ -125,49 +130,56 @@ class Commits:
     def _tell(self) -> None:
         """Let futures be done, in no lock: callbacks may take long."""
         told = False
-        while (ended := self._next_ended()) is not None:
+        while (ended := _first(self._ended)) is not None:
             future, error = ended
             told = True
             future.end(error)
+            with self._lock:
+                _pass(self._ended, ended)
         if told:
             self._link.wake()
-
-    def _next_ended(self) -> tuple[CommitFuture, GantryError | None] | None:
-        with self._lock:
-            return self._ended.popleft() if self._ended else None
 
     def _look(self, wanted: CommitFuture | None) -> None:
         waiting = self._waiting
         if waiting and not waiting[0]._transaction.is_ready():
             self._owner.writer.look()
-        while waiting and (ready := waiting[0]._transaction.is_ready()):
-            self._ask(waiting.popleft(), commit=ready > 0)
+        while (first := _first(waiting)) and (ready := first._transaction.is_ready()):
+            self._ask(first, commit=ready > 0)
+            _pass(waiting, first)
         if wanted and wanted._is_waiting and (ready := wanted._transaction.is_ready()):
-            waiting.remove(wanted)
             self._ask(wanted, commit=ready > 0)
+            with contextlib.suppress(ValueError):  # a signal handler has asked as well
+                waiting.remove(wanted)
         if self._asked:
             self._link.take()
             self._take_answers()
             self._put_some()
 
     def _ask(self, future: CommitFuture, *, commit: bool) -> None:
-        future._is_waiting = False
-        transaction, link = future._transaction, self._link
+        if not future._is_waiting:
+            return
+        transaction = future._transaction
         places = transaction.places()
         if not places:
             self._ended.append((future, transaction.end_now(commit)))
-            return
-        if len(places) > transactionwire.HALVES_MAX:
+        elif len(places) > transactionwire.HALVES_MAX:
             self._ending.append(future)
             thread = threading.Thread(
                 target=self._end, args=(future, commit), name="gantrymq-commit", daemon=True
             )
             start(thread)
-            return
-        serial = future._serial = link.next_serial()
-        end = End(serial, self._owner.group, transaction.transaction_id, commit, places)
-        self._asked[serial], self._ends[serial] = future, end
-        link.expected.add(serial)
+        else:
+            self._ask_once(future, transaction.transaction_id, commit, places)
+        future._is_waiting = False
+
+    def _ask_once(
+        self, future: CommitFuture, tx: str, commit: bool, places: list[tuple[int, int]]
+    ) -> None:
+        """Have a request put, by one serial however often this is broken off."""
+        serial = future._serial = future._serial or self._link.next_serial()
+        end = self._ends.setdefault(serial, End(serial, self._owner.group, tx, commit, places))
+        self._asked[serial] = future
+        self._link.expected.add(serial)
         self._unput.append(end)
 
     def _end(self, future: CommitFuture, commit: bool) -> None:
@@ -176,13 +188,13 @@ class Commits:
             future.end(future._transaction.end_now(commit))
         finally:
             with self._lock:
-                self._ending.remove(future)
+                self._ending = [one for one in self._ending if one is not future]
             self._link.wake()
 
     def _put_some(self) -> None:
         """Put requests as long as there is room."""
-        while self._unput and self._put(self._unput[0]):
-            self._unput.popleft()
+        while (end := _first(self._unput)) and self._put(end):
+            _pass(self._unput, end)
 
     def _put(self, end: End) -> bool:
         """Put a request that is not answered; False without room, or a session: `drive` has one."""
@@ -201,16 +213,20 @@ class Commits:
 
     def _take_answers(self) -> None:
         answered = self._link.answered
-        while answered:
-            answer = answered.popleft()
+        while (answer := _first(answered)) is not None:
             future = self._asked.get(answer.serial)
-            if future is None:
-                continue
-            if answer.error == transactionwire.DISK_FULL:  # again with the next repetition
-                self._link.expected.add(answer.serial)
-                continue
-            del self._asked[answer.serial], self._ends[answer.serial]
-            self._ended.append((future, future._transaction.end_by(answer)))
+            if future is not None and answer.error == transactionwire.DISK_FULL:
+                self._link.expected.add(answer.serial)  # again with the next repetition
+            elif future is not None:
+                self._end_asked(answer.serial, future, future._transaction.end_by(answer))
+            _pass(answered, answer)
+
+    def _end_asked(self, serial: int, future: CommitFuture, error: GantryError | None) -> None:
+        future._is_waiting = False
+        self._ended.append((future, error))
+        self._asked.pop(serial, None)
+        self._ends.pop(serial, None)
+        self._link.expected.discard(serial)
 
     # -------------------------------------------------------------- what futures need of an owner
 
@@ -243,12 +259,9 @@ class Commits:
     def _give_up(self, error: StoreFailed) -> None:
         """Nobody answers what was asked of this life of the broker: it is in doubt."""
         with self._lock:
-            asked = list(self._asked.values())
-            self._link.expected.difference_update(self._asked)
-            self._asked.clear()
-            self._ends.clear()
-        for future in asked:
-            future.end(future._transaction.in_doubt(str(error)))
+            for serial, future in list(self._asked.items()):
+                self._end_asked(serial, future, future._transaction.in_doubt(str(error)))
+        self._tell()
 
     def _wait_answer(self, deadline_ns: int, is_done: Callable[[], bool]) -> None:
         session, _lane = self._link.living(deadline_ns)
@@ -280,6 +293,10 @@ class Commits:
     def _repeat(self) -> None:
         """Put what has no answer once more: who was asked may have forgotten it."""
         with self._lock:
+            for serial, future in list(self._asked.items()):
+                if future.is_decided:  # noted again behind a handler that has ended it
+                    self._asked.pop(serial, None)
+                    self._ends.pop(serial, None)
             self._unput = deque(self._ends.values())
             self._put_some()
 
@@ -312,6 +329,16 @@ class Commits:
         for future in self._watched:
             with contextlib.suppress(BaseException):
                 future.set_exception(error)
+
+
+def _first(those: deque[_Q]) -> _Q | None:
+    return those[0] if those else None
+
+
+def _pass(those: deque[_Q], one: _Q) -> None:
+    """What has been first is done with, unless a signal handler has passed it, too."""
+    if those and those[0] is one:
+        those.popleft()
 
 
 def _missing(future: CommitFuture) -> list[ReceiptFuture]:

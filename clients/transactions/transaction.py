@@ -146,6 +146,7 @@ class Transaction(OfOneProcess):
     _numbered = 0  # halves that were begun
     _not_put = 0  # of these, not handed over
     _why_ended = ""  # if not by who has it
+    _is_given_up = False  # who has it wants nothing of it delivered
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -291,8 +292,8 @@ class Transaction(OfOneProcess):
         Raises TransactionDecided, TransactionInDoubt (call it again, or leave it to checks),
         Timeout (another thread was in a call on it all the time).
         """
+        self._is_given_up = True
         self._end(False, timeout)
-        self._why_ended = ""
 
     def _abandon(self, timeout: float) -> bool:
         """`rollback` at its producer's close: a `with` that still runs says so at its end.
@@ -419,12 +420,13 @@ class Transaction(OfOneProcess):
 
     def _has_ended(self, wanted: str) -> TransactionInDoubt | None:
         """All halves with a place are what was wanted; why the transaction is not, if it is not."""
-        unsure = sum(half.is_unsure for half in self._halves) + self.is_putting
-        if wanted == ROLLED_BACK and unsure:
+        unsure = [half for half in self._halves if half.is_unsure]
+        if wanted == ROLLED_BACK and (unsure or self.is_putting):
             return self.in_doubt(
-                f"{unsure} of its messages may be stored, or come into the log, at places that are"
-                " not known yet; its other messages are rolled back",
+                f"{len(unsure) + self.is_putting} of its messages may be stored, or come into the"
+                " log, at places that are not known; its other messages are rolled back",
                 wanted,
+                again=any(not half.is_decided for half in unsure),
             )
         self._is(wanted)
         return None
@@ -463,14 +465,17 @@ class Transaction(OfOneProcess):
             outcome=self.state,
         )
 
-    def in_doubt(self, why: str, wanted: str = COMMITTED) -> TransactionInDoubt:
-        """It is not known to be what was wanted: the same method may ask again."""
+    def in_doubt(
+        self, why: str, wanted: str = COMMITTED, *, again: bool = True
+    ) -> TransactionInDoubt:
+        """It is not known to be what was wanted; if not `again`, that method cannot learn it."""
         self._is("in_doubt")
         self._future = None  # the next commit asks again
         what = "committed" if wanted == COMMITTED else "rolled back"
+        advice = "Ask again by calling the same method, or leave it" if again else "Leave it"
         return TransactionInDoubt(
-            f"transaction {self.transaction_id} is not known to be {what}: {why}. Ask again by"
-            " calling the same method, or leave it to the group's transaction_checker",
+            f"transaction {self.transaction_id} is not known to be {what}: {why}. {advice} to the"
+            " group's transaction_checker",
             transaction_id=self.transaction_id,
         )
 
@@ -486,7 +491,7 @@ class Transaction(OfOneProcess):
     ) -> None:
         try:
             if self.state != "open":
-                if error is None and self._why_ended:
+                if error is None and not self._is_given_up:
                     self._require_committed()
             elif error is None:
                 self._end(True, None)
@@ -496,8 +501,9 @@ class Transaction(OfOneProcess):
             self._owner.running.pop(self.transaction_id, None)
 
     def _require_committed(self) -> None:
+        """Whoever has ended it: another thread and a signal handler, too."""
         if self.state == "in_doubt":
-            raise self.in_doubt(self._why_ended)
+            raise self.in_doubt(self._why_ended or "the call that was to end it does not know")
         self._is_ended(True)
 
     def _undo(self, error: BaseException) -> None:

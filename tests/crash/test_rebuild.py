@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import shutil
 from copy import deepcopy
 from functools import cache
@@ -104,11 +103,11 @@ def test_a_dry_run_only_tells(store: Path) -> None:
 
 
 def test_a_held_store_is_refused(store: Path) -> None:
-    descriptor = acquire(store, 0.0)
+    held = acquire(store, 0.0)
     before = contents(store)
     with pytest.raises(StoreBusy):
         rebuild(store)
-    os.close(descriptor)
+    held.close()
     assert contents(store) == before
 
 

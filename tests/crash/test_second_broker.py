@@ -46,10 +46,10 @@ def test_a_child_of_a_killed_supervisor_keeps_the_store(tmp_path: Path) -> None:
         pids = [pid_of(broker.home, role) for role in AGENTS]
         broker.kill_all()
         poll_until(lambda: not any(map(is_alive, pids)), "its children follow")
-        descriptor = lock.acquire(store_of(broker.home), 10.0)
+        held = lock.acquire(store_of(broker.home), 10.0)
         read, write = os.pipe()
         orphan = Victim(lambda: _wait_for_end(read, write))
-        os.close(descriptor)  # as a supervisor's death does: the child has it still
+        held.close()  # as a supervisor's death does: the child has it still
         with ServingBroker(broker.home, lock_timeout=0) as second:
             assert second.end()[0] == ExitCode.STORE_BUSY
         waiting = ServingBroker(broker.home, lock_timeout=60)

@@ -19,11 +19,12 @@ from typing import Any
 
 from gantrymq import Client, GantryError, Message, Producer, PullConsumer
 from tests.extremes.values import value_of
+from tests.support.callrecipes import RECIPES, Recipe, Scene
 from tests.support.extremes import NUMBERS
 from tests.support.faces import callables, hints_of
 from tests.support.push import FIRST, PATIENCE_S
 from tests.system import test_arguments
-from tests.system.test_arguments import FIELDS, OURS, RECIPES, SENDS, WRONG, Recipe, Scene
+from tests.system.test_arguments import FIELDS, OURS, SENDS, WRONG
 
 #: A call that takes longer hangs: timeouts of clients here are far shorter.
 HANGS_S = 120.0

@@ -217,12 +217,12 @@ def test_a_place_that_is_taken_is_refused(varied_store: Path, tmp_path: Path) ->
 
 
 def test_a_held_store_is_refused(store: Path, tmp_path: Path) -> None:
-    descriptor = acquire(store, 0.0)
+    held = acquire(store, 0.0)
     try:
         with pytest.raises(StoreBusy):
             salvage(store, tmp_path / "new")
     finally:
-        os.close(descriptor)
+        held.close()
     assert not (tmp_path / "new").exists()
 
 

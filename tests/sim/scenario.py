@@ -29,6 +29,7 @@ from tests.support.simmachine import ROLES, SimMachine
 from tests.support.simpace import file_few, tarry
 from tests.support.simproducer import SimProducer
 from tests.support.simrecaller import SimRecaller
+from tests.support.simstorage import OPENS
 from tests.support.simulation import AgentActor, Simulation
 from tests.support.simvandal import SimVandal
 
@@ -203,6 +204,17 @@ def break_the_disk(world: World) -> None:
         world.simulation.note(f"plan: {role.name} meets EIO at a {kind}")
 
 
+def run_out_of_descriptors(world: World) -> None:
+    """An agent can open nothing for a while: it ends, others take its place, and no store fails."""
+    role = world.dice.choice(ROLES).name.lower()
+    storage = world.machine.stores.get(role)
+    if storage is None:
+        return
+    fault = fail_at(world.dice.randint(1, 3), errno.EMFILE, OPENS, persistent=True)
+    storage.faults.faults = (*storage.faults.faults, fault)
+    world.simulation.note(f"plan: {role} has no descriptors left")
+
+
 def die_together_at_a_mark(world: World) -> None:
     """Whoever dies next, at a mark as a rule, takes the whole broker or machine along."""
     kill_at_a_mark(world)
@@ -292,6 +304,7 @@ def poison_a_request(world: World) -> None:
 FAULTS: tuple[Callable[[World], None], ...] = (
     kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, lose_power, change_members,
     step_the_clock, break_the_disk, die_together_at_a_mark, fill_the_disk, unleash_a_vandal,
+    run_out_of_descriptors,
     drop_a_connection, fill_the_disk_of_groups, let_time_pass, overfill_the_disk,
     poison_a_request,
 )  # fmt: skip

@@ -18,7 +18,7 @@ from tests.sim.scenario import World
 from tests.support.faults import Fault, Moment
 from tests.support.simdisk import parent_of
 from tests.support.simmachine import ROLES
-from tests.support.simstorage import SYNCS, SimStorage
+from tests.support.simstorage import OPENS, SYNCS, SimStorage
 from tests.support.trials import mends
 
 #: process, kind, beginning of the file's name
@@ -143,6 +143,26 @@ def test_a_sync_that_lacks_room_is_not_tried_again(sites: list[Site], process: s
             run(site, errno.ENOSPC, persistent=False)
         except BaseException as error:
             raise AssertionError(f"{site}: {error}") from error
+
+
+@mends("S112")
+@pytest.mark.parametrize("process", AGENTS)
+def test_without_descriptors_an_agent_ends_and_the_store_has_not_failed(
+    sites: list[Site], process: str
+) -> None:
+    """Wherever it opens something; its successor goes on."""
+    mine = sorted({(kind, under) for who, kind, under in sites if who == process and kind in OPENS})
+    for at, kind, under in [*((at, "open", "") for at in (1, 4, 9)), *((1, *one) for one in mine)]:
+        world = busy_world()
+        fault = Fault(at, Moment.BEFORE, errno.EMFILE, (kind,), persistent=True, under=under)
+        world.machine.plans.agents[AGENTS[process]] = (fault,)
+        try:
+            world.simulation.run_until(world.settled, STEPS_MAX)
+            assert world.machine.lives == 1, "the store has failed"
+            scenario.calm(world)
+            scenario.start_again(world)
+        except BaseException as error:
+            raise AssertionError(f"{process} at {kind} {under}: {error}") from error
 
 
 def test_the_sites_are_those_of_all_agents(sites: list[Site]) -> None:

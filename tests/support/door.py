@@ -26,6 +26,7 @@ from gantrymq.shm import layout, wire
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import unlink_board
 from gantrymq.shm.clock import SystemClock
+from gantrymq.shm.held import Descriptor
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.workers.agent import Bells
 from tests.unit.test_metadata import Found
@@ -49,8 +50,17 @@ class Door:
         sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
         self.log = io.StringIO()
         log = Log("warning", self.log)
+        nothing = Descriptor(os.open, os.devnull, os.O_RDONLY)
         self.broker = Broker(
-            home, configuration, log, -1, life, self.board, metadata, sessions, env
+            home,
+            configuration,
+            log,
+            nothing,
+            life,
+            self.board,
+            metadata,
+            sessions,
+            env,
         )
         self.supervisor = Supervisor(self.broker, ServiceManager(""))
         reactor, desk = self.supervisor.reactor, self.supervisor.desk

@@ -73,11 +73,11 @@ class FaultPlan:
             raise OSError(fault.error, _what(fault), name)
         raise KilledError(f"{kind} {name}")
 
-    def look(self, name: str) -> None:
-        """A call that only looks at a file: it fails where a fault names the kind "read"."""
-        fault = self._due("read", name)
+    def look(self, name: str, kind: str = "read") -> None:
+        """A call that only looks at a file, or opens it: it fails where a fault names the kind."""
+        fault = self._due(kind, name)
         if fault is not None:
-            self.met.append(f"read {name}: {_what(fault)}")
+            self.met.append(f"{kind} {name}: {_what(fault)}")
             raise OSError(fault.error, _what(fault), name)
 
     def _due(self, kind: str, name: str) -> Fault | None:

@@ -41,8 +41,8 @@ def stall(under: str) -> dict[str, Any]:
 class FaultyFile(PosixFile):
     """A file whose calls look at the faults first."""
 
-    def __init__(self, descriptor: int, name: str, storage: FaultyStorage) -> None:
-        super().__init__(descriptor, name)
+    def __init__(self, file: PosixFile, storage: FaultyStorage) -> None:
+        super().__init__(file._opened, file.name)
         self.native = -1
         self._storage = storage
 
@@ -105,12 +105,12 @@ class FaultyStorage(PosixStorage):
 
     def open(self, name: str, *, write: bool = False) -> FaultyFile:
         """Open a file that exists."""
-        return FaultyFile(super().open(name, write=write).descriptor, name, self)
+        return FaultyFile(super().open(name, write=write), self)
 
     def create(self, name: str) -> FaultyFile:
         """Make a file or fail."""
         self.raise_due(self.due("create", name), "create", name)
-        return FaultyFile(super().create(name).descriptor, name, self)
+        return FaultyFile(super().create(name), self)
 
 
 class FaultyBroker(ServingBroker):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import os
+import random
 import re
 import sys
 import threading
@@ -30,6 +32,10 @@ LOCKING: Final = (
     r"Turn\.|Condition\.|_GeneratorContextManager\.|Session\._(sleep|tell|await)|_take$|_await$"
     r"|WriterLink\._(unlocked|replace|try_to_replace)|Pending\._tell"
 )
+
+
+#: Of the first places each so-manieth is tried, of later ones fewer; 1: all of them.
+STEP: Final = int(os.environ.get("GANTRYMQ_TEST_INTERRUPT_EACH", "11"))
 
 
 @cache
@@ -146,3 +152,33 @@ class Interrupt:
         self._last = None
         self._leaving.clear()
         return kind is Interrupted
+
+
+def interrupt_each(
+    scene: Callable[[Interrupt], None],
+    within: str = "",
+    step: int = STEP,
+    handler: Callable[[], None] | None = None,
+    least: int = 1,
+) -> None:
+    """Play a scene with an interruption at one place after the other, until there is none left.
+
+    At the first, and from one by chance on; a failure says which it was. With a `handler`, that is
+    called there, and nothing is raised.
+    """
+    number, hits = 0, 0
+    while True:
+        interrupt = Interrupt(number, within, handler)
+        try:
+            scene(interrupt)
+        except BaseException as error:
+            error.add_note(f"interrupted at place {number}, {interrupt.place}")
+            raise
+        if not interrupt.was_hit:
+            break
+        hits += 1
+        if not number:
+            number = random.randint(1, step)
+        else:
+            number += step if step == 1 else max(step, number // 3)
+    assert hits >= least, "too little is interrupted"

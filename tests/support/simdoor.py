@@ -24,6 +24,7 @@ from gantrymq.shm import wire
 from gantrymq.shm.arena import map_arena
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.codes import Role
+from gantrymq.shm.held import Descriptor
 from gantrymq.shm.lineage import lineage_of
 from gantrymq.workers.session import Session
 from tests.support.faults import KilledError
@@ -86,8 +87,17 @@ class Door:
         life = Life(board.epoch, "", store_id=lineage_of(storage).store)
         env = AgentEnv(storage, machine.simulation.clock, board, machine.bells, settings)
         announce(machine.home, life, board)
+        nothing = Descriptor(os.open, os.devnull, os.O_RDONLY)
         self._broker = Broker(
-            machine.home, configuration, log, -1, life, board, metadata, self.sessions, env
+            machine.home,
+            configuration,
+            log,
+            nothing,
+            life,
+            board,
+            metadata,
+            self.sessions,
+            env,
         )
         self._reactor = Reactor()
         desk = SessionDesk(self._broker, machine.tell_agents, lambda why: None, dict)

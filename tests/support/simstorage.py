@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Calls that make something durable.
 SYNCS = ("sync", "sync_directory")
+#: Calls for which a process needs a descriptor.
+OPENS = ("open", "create", "sync_directory")
 #: Files that clients, and commands that look, have mapped, also over a kill and the next start.
 MAPPED = ("commitlog/", "consumequeue/", "gantry/memberqueues/", "index/")
 
@@ -169,6 +171,8 @@ class SimStorage:
 
     def open(self, name: str, *, write: bool = False) -> SimFile:
         """Open a file that exists."""
+        self.require_alive()
+        self.faults.look(name, "open")
         return SimFile(self, name, self._inode(name), write=write)
 
     def create(self, name: str) -> SimFile:

@@ -7,6 +7,7 @@ happen next is chosen by the dice among those that can go on, and among faults.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import random
 from collections.abc import Callable
@@ -145,8 +146,13 @@ class AgentActor:
         return self._wake_at if self._asleep and not self.bell.rung else now_ns
 
     def step(self, now_ns: int) -> None:
-        """One of: work, go to sleep, wake up."""
-        self._next(now_ns)
+        """One of: work, go to sleep, wake up. An agent without descriptors ends itself."""
+        try:
+            self._next(now_ns)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise KilledError(str(error)) from error
 
     def _work(self, now_ns: int) -> None:
         if not self._strand.is_amid:

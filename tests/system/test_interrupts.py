@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import random
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,15 +29,12 @@ from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm.errors import Closed
 from gantrymq.temporary import Broker
 from tests.support.clientlocks import locks_of
-from tests.support.interrupts import LOCKING, Interrupt
+from tests.support.interrupts import LOCKING, Interrupt, interrupt_each
 from tests.support.push import FIRST, PATIENCE_S
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 QUEUES: Final = 4
-#: Of the first places each so-manieth is tried, of later ones fewer; 1: all of them.
-STEP: Final = int(os.environ.get("GANTRYMQ_TEST_INTERRUPT_EACH", "11"))
-
 #: A session, or a loop, that is broken off as it is made or ended is ended by its finalizer.
 FINALIZED: Final = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
@@ -50,29 +46,6 @@ def finalized() -> Iterator[None]:
     """What was broken off is ended here, not amid another test."""
     yield
     gc.collect()
-
-
-def interrupt_each(scene: Callable[[Interrupt], None], within: str = "", step: int = STEP) -> None:
-    """Play a scene with an interruption at one place after the other, until there is none left.
-
-    At the first, and from one by chance on; a failure says which it was.
-    """
-    number, hits = 0, 0
-    while True:
-        interrupt = Interrupt(number, within)
-        try:
-            scene(interrupt)
-        except BaseException as error:
-            error.add_note(f"interrupted at place {number}, {interrupt.place}")
-            raise
-        if not interrupt.was_hit:
-            break
-        hits += 1
-        if not number:
-            number = random.randint(1, step)
-        else:
-            number += step if step == 1 else max(step, number // 3)
-    assert hits, "nothing is interrupted"
 
 
 class Reader:

@@ -309,6 +309,33 @@ def test_a_close_amid_a_with_is_told_at_its_end(
     assert outcomes(serving, transaction) == {"rolled_back"}
 
 
+@mends("S113")
+@pytest.mark.parametrize("how", [_by_another_thread, _by_a_handler])
+def test_a_commit_that_failed_amid_a_with_is_told_at_its_end(
+    serving: ServingBroker, how: Callable[[Callable[[], None]], None]
+) -> None:
+    """Unless who has it has rolled it back."""
+    with Producer(serving.home, producer_group=GROUP, timeout=PATIENCE_S) as producer:
+
+        def work(end: Callable[[], None]) -> None:
+            with transaction:
+                producer.send("t", b"half", transaction=transaction)
+                transaction.fail(ValueError("a message could not be sent"))
+                how(commit)
+                end()
+
+        def commit() -> None:
+            with pytest.raises(TransactionFailed):
+                transaction.commit()
+
+        transaction = producer.transaction()
+        with pytest.raises(TransactionFailed):
+            work(lambda: None)
+        transaction = producer.transaction()
+        work(transaction.rollback)
+        assert transaction.state == "rolled_back"
+
+
 @mends("S95")
 def test_an_end_of_ones_own_amid_a_with_is_no_error(
     serving: ServingBroker, caplog: pytest.LogCaptureFixture

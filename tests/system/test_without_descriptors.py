@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from gantrymq.clients.message import ReceivedMessage
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.transactions.checks import CheckAnswers
 from gantrymq.clients.transactions.resolution import TransactionResolution
+from gantrymq.shm import wire
 from gantrymq.shm.errors import GantryError, Unavailable
 from gantrymq.temporary import Broker
 from tests.support.trials import mends
@@ -29,6 +31,7 @@ RESTS = 3
 @contextmanager
 def room_for(descriptors: int) -> Iterator[None]:
     """So many can be opened; those that lie between others are taken meanwhile."""
+    gc.collect()  # else a session that lacks descriptors finds some of what was closed before
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
     taken = [os.open("/dev/null", os.O_RDONLY)]
@@ -85,6 +88,35 @@ def test_checks_without_descriptors_are_not_answered_and_that_is_told_once(
     assert [record.message for record in caplog.records] == [
         "checks of transactions are not answered"
     ]
+
+
+@mends("S108")
+def test_sessions_one_after_another_need_the_descriptors_of_one(broker: Broker) -> None:
+    """Maps of those that were closed have some until the collector has been there."""
+    with Producer(home=broker.home) as producer:
+        producer.send("t", b"so that all is loaded")
+    del producer
+    gc.collect()
+    gc.disable()
+    try:
+        with room_for(20):
+            for _ in range(20):
+                with Producer(home=broker.home) as producer:
+                    producer.send("t", b"x")
+    finally:
+        gc.enable()
+
+
+@mends("S112")
+def test_an_agent_without_descriptors_says_so_of_the_news_that_it_loses() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        wire.send(ours, wire.Pass(1), (ours.fileno(), theirs.fileno()))
+        with room_for(1):
+            before = len(os.listdir("/proc/self/fd"))
+            with pytest.raises(Unavailable, match="no free descriptors"):
+                wire.receive(theirs)
+            assert len(os.listdir("/proc/self/fd")) == before
 
 
 @mends("S98")

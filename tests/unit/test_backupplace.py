@@ -13,6 +13,7 @@ from gantrymq.brokerd import temporaryhome
 from gantrymq.brokerd.backup import backup
 from gantrymq.brokerd.backupplace import require_free, require_outside
 from gantrymq.shm.errors import DiskFull, GantryError, Rejected
+from gantrymq.shm.held import Descriptor
 from tests.support.trials import mends
 
 
@@ -111,9 +112,9 @@ def test_a_disk_that_is_full_from_the_beginning_leaves_nothing(
 ) -> None:
     """Not even the mark by which a later one would know it."""
 
-    def create(path: Path) -> int:
+    def create(path: Path) -> Descriptor:
         path.touch()
-        return os.open("/dev/full", os.O_WRONLY)
+        return Descriptor(os.open, "/dev/full", os.O_WRONLY)
 
     monkeypatch.setattr(temporaryhome, "create_file", create)
     before = sorted(tmp_path.iterdir())

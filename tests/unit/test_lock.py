@@ -17,9 +17,9 @@ def test_a_second_holder_is_refused(store_dir: Path) -> None:
     assert is_held(store_dir)
     with pytest.raises(StoreBusy, match="another broker holds"):
         lock.acquire(store_dir, 0.05)
-    os.close(held)
+    held.close()
     assert not is_held(store_dir)
-    os.close(lock.acquire(store_dir, 0))
+    lock.acquire(store_dir, 0).close()
 
 
 def test_looking_does_not_take_the_lock_away(store_dir: Path) -> None:
@@ -27,7 +27,7 @@ def test_looking_does_not_take_the_lock_away(store_dir: Path) -> None:
     held = lock.acquire(store_dir, 0)
     for _ in range(3):
         assert is_held(store_dir)
-    os.close(held)
+    held.close()
 
 
 def test_a_child_keeps_the_lock(store_dir: Path) -> None:
@@ -39,12 +39,12 @@ def test_a_child_keeps_the_lock(store_dir: Path) -> None:
         os.read(go_read, 1)
         os._exit(0)
     os.close(go_read)
-    os.close(held)
+    held.close()
     with pytest.raises(StoreBusy):
         lock.acquire(store_dir, 0.05)
     os.close(go_write)
     os.waitpid(child, 0)
-    os.close(lock.acquire(store_dir, 1.0))
+    lock.acquire(store_dir, 1.0).close()
 
 
 def test_a_store_without_lock_file_is_free(store_dir: Path) -> None:
@@ -55,4 +55,4 @@ def test_waiting_ends_when_told(store_dir: Path) -> None:
     held = lock.acquire(store_dir, 0)
     with pytest.raises(StoreBusy):
         lock.acquire(store_dir, 3600, alive=lambda: False)
-    os.close(held)
+    held.close()

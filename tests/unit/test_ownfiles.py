@@ -122,7 +122,7 @@ def test_a_store_of_another_user_is_locked_by_nobody_who_would_write(
     with pytest.raises(NotPermitted, match="belongs to user"):
         lock.acquire(store_dir, 0.0)
     assert list(store_dir.iterdir()) == []
-    os.close(lock.acquire(store_dir, 0.0, to_write=False))
+    lock.acquire(store_dir, 0.0, to_write=False).close()
 
 
 # ------------------------------------------------------------------------------ becoming private

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.shm.held import Descriptor
 from gantrymq.shm.storage import (
     PosixFile,
     PosixStorage,
@@ -103,7 +104,10 @@ CHANGES: dict[str, Callable[[PosixFile], object]] = {
 @pytest.mark.parametrize("call", LOOKS | CHANGES)
 def test_an_error_says_of_which_file_it_is(call: str) -> None:
     """The calls of the operating system have a descriptor only."""
-    file = PosixFile(1 << 30, "a/file")  # nobody has so many
+    opened = Descriptor(os.open, os.devnull, os.O_RDWR)
+    file = PosixFile(opened, "a/file")
+    opened.close()
+    file.descriptor = 1 << 30  # nobody has so many
     with pytest.raises(OSError, match="a/file") as caught:
         (LOOKS | CHANGES)[call](file)
     assert caught.value.errno == errno.EBADF

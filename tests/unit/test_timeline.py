@@ -69,6 +69,51 @@ def test_a_look_that_is_interrupted_takes_no_clock_for_set() -> None:
     assert int(due[0]) - timeline.delay_ms() <= HOUR_MS + 2
 
 
+class Waiting(SimClock):
+    """Whoever looks at the wall has to wait for a processor then, as long as `waits` has."""
+
+    def __init__(self, waits: list[int]) -> None:
+        super().__init__()
+        self.waits = waits
+
+    def wall_ms(self) -> int:
+        told = super().wall_ms()
+        if self.waits:
+            self.advance(self.waits.pop() * MS)
+        return told
+
+
+@mends("S111")
+@pytest.mark.parametrize("waits", [[15], [40, 15, 9], [7] * 20, [3] * 20])
+def test_who_waits_for_a_processor_between_two_clocks_takes_none_for_set(waits: list[int]) -> None:
+    """Else all that was stored since the look before would count from this one."""
+    clock = Waiting([])
+    timeline = Timeline(clock, stamp=clock.wall_ms)
+    clock.advance(100 * MS)
+    timeline.look()
+    stored_ms = clock.wall_ms()
+    clock.advance(12_000 * MS)
+    clock.waits = waits
+    timeline.look()
+    clock.waits = []
+    timeline.look()
+    assert not timeline.unsure
+    due = int(timeline.due_after(np.array([stored_ms]), 20_000)[0])
+    assert 7_990 - 200 <= due - timeline.delay_ms() <= 8_002
+
+
+@mends("S111")
+def test_a_clock_that_is_set_is_noticed_by_who_waits_for_a_processor() -> None:
+    clock = Waiting([])
+    timeline = Timeline(clock, stamp=clock.wall_ms)
+    clock.advance(100 * MS)
+    timeline.look()
+    clock.step_wall(HOUR_MS)
+    clock.waits = [30] * 20
+    timeline.look()
+    assert len(timeline.unsure) == 1
+
+
 def test_who_waits_for_a_point_in_time_sleeps_as_long_as_the_clock_was_set_back() -> None:
     """It would look a thousand times a second otherwise, until the clock is where it was."""
     clock = SimClock()

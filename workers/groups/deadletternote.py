@@ -118,12 +118,9 @@ def write_note(storage: Storage, note: DeadLetterNote) -> None:
 @contextmanager
 def locked(store: Path) -> Iterator[None]:
     """Alone among those who change the file: waits for others. Raises OSError."""
-    descriptor = open_file(store / "gantry", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with open_file(store / "gantry", os.O_RDONLY | os.O_DIRECTORY) as folder:
+        fcntl.flock(folder.number, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _marks(value: Any) -> Marks:  # noqa: ANN401 - JSON

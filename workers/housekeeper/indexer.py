@@ -20,7 +20,7 @@ from gantrymq.shm.indexnote import DIRECTORY, Header, Note, Shape, save_note, te
 from gantrymq.shm.kernels import index as kernels
 from gantrymq.shm.kernels.index import index_log, relink
 from gantrymq.shm.marks import mark
-from gantrymq.shm.storage import is_disk_full
+from gantrymq.shm.storage import is_disk_full, is_shortage
 from gantrymq.workers.failure import declare_failed, unfit_record
 from gantrymq.workers.housekeeper import indexfiles
 from gantrymq.workers.housekeeper.indexfiles import OpenFile, Segment
@@ -106,6 +106,8 @@ class Indexer:
         try:
             return self._step(now_ns)
         except OSError as error:
+            if is_shortage(error):
+                raise
             if is_disk_full(error):
                 self._space_ns = now_ns + SPACE_RETRY_NS
                 self._table.note("warning", "no_space_for_index", position=self._position)

@@ -19,7 +19,7 @@ from gantrymq.shm.errors import StoreFailed
 from gantrymq.shm.indexnote import DIRECTORY, Header, Note, Shape, parse_header, read_note
 from gantrymq.shm.kernels import index as kernels
 from gantrymq.shm.lognames import segment_name
-from gantrymq.shm.storage import File, Storage, clear_behind, map_file
+from gantrymq.shm.storage import File, Storage, clear_behind, is_shortage, map_file
 
 PAGE_BYTES: Final = 1 << kernels.PAGE_SHIFT
 #: Room for entries that are not in the file yet: few enough to be in a cache when they are written.
@@ -193,6 +193,8 @@ class OpenFile:
             self.storage.sync_directory(DIRECTORY)
             self.storage.sync_directory("")  # or a power cut takes the files with its name
         except OSError as error:
+            if is_shortage(error):
+                raise
             raise StoreFailed(f"sync of {self.name}: {error}", errno=error.errno) from error
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from gantrymq.shm.errors import StoreFailed
 from gantrymq.shm.kernels.words import load_word
 from gantrymq.shm.marks import mark
 from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.storage import is_shortage
 from gantrymq.workers.housekeeper.progress import read_progress
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class QueueSync:
         try:
             self._storage.sync_directory(name)
         except OSError as error:
+            if is_shortage(error):
+                raise
             raise StoreFailed(f"sync of {name or '.'}: {error}", errno=error.errno) from error
 
 

@@ -26,7 +26,7 @@ from gantrymq.shm.kernels.words import store_half
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.marks import is_asked, mark
 from gantrymq.shm.properties import SCHEDULE_TOPIC, parse_delay_levels
-from gantrymq.shm.storage import is_disk_full, map_file
+from gantrymq.shm.storage import is_disk_full, is_shortage, map_file
 from gantrymq.workers.agent import is_busy
 from gantrymq.workers.failure import declare_failed, unfit_record
 from gantrymq.workers.inhand import DEATHS_MAX, InHand
@@ -147,6 +147,8 @@ class Reader:
         try:
             work = self._cycle(now_ns)
         except OSError as error:
+            if is_shortage(error):
+                raise
             if is_disk_full(error):
                 self._wait_for_space(now_ns)
             else:

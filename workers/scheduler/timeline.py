@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 NS: Final = 1_000_000
 #: The two clocks count milliseconds at different moments, and are corrected a little all the time.
 STEP_MS: Final = 5
+#: So often both clocks are looked at until nobody has come in between.
+LOOKS_MAX: Final = 5
 #: Steps of the wall clock that are remembered.
 STEPS_MAX: Final = 64
 
@@ -96,7 +98,7 @@ class Timeline:
         if self._paces:
             self.stamped_ms = min(self.stamped_ms, steps.stamped_ms)  # since then nobody has looked
         else:
-            self._begin(wall_ms, seen_ms)
+            self._begin(seen_ms)
         self.frozen = list(steps.frozen)  # storeTimestamps that stood still
         #: First and last storeTimestamp of records that came while the clock was set, perhaps more
         #: than once, and a moment of the even wall by which all of them were there: of these nobody
@@ -104,12 +106,25 @@ class Timeline:
         self.unsure = [list(entry) for entry in steps.unsure]
         self.look()
 
-    def _begin(self, wall_ms: int, seen_ms: int) -> None:
+    def _begin(self, seen_ms: int) -> None:
         """Before the boot's first agent the wall may have run either way: the later time counts."""
-        ahead = wall_ms - self.delay_ms()
+        wall_ms, least, most = self._both()
         self._paces.append(_Pace(0, 0, max(wall_ms, seen_ms)))
-        if abs(ahead) > STEP_MS:
-            self._paces.append(_Pace(ahead - 1, 0, wall_ms))
+        if least > STEP_MS or most < -STEP_MS:
+            self._paces.append(_Pace(least - 1, 0, wall_ms))
+
+    def _both(self) -> tuple[int, int, int]:
+        """The wall, and how far it is ahead of the even one: at least, and at most.
+
+        This process may have to wait for a processor between a look at one clock and at the other.
+        """
+        for _ in range(LOOKS_MAX):
+            before_ms = self.delay_ms()
+            wall_ms = self._clock.wall_ms()
+            after_ms = self.delay_ms()
+            if after_ms - before_ms <= 1:
+                break
+        return wall_ms, wall_ms - after_ms, wall_ms - before_ms
 
     def steps(self) -> Steps:
         """What a successor has to know."""
@@ -138,8 +153,8 @@ class Timeline:
         return moments + (self._clock.monotonic_ns() // NS - now_ms)
 
     def ahead_ms(self) -> int:
-        """How far the machine's wall is ahead of the time by which delays are filed."""
-        return self._clock.wall_ms() - self.filed_ms()
+        """How far the machine's wall is ahead, at most, of the time by which delays are filed."""
+        return self._both()[2] - self.shift_ms
 
     def wall_ms(self) -> int:
         """The largest wall clock seen."""
@@ -154,20 +169,20 @@ class Timeline:
         stamp = (
             self._stamp()
         )  # before the clock: what is stored between the two is none that was set
-        wall_ms = self._clock.wall_ms()
-        ahead = wall_ms - self.delay_ms()
+        wall_ms, least, most = self._both()
         now = self._paces[-1]
-        stepped = abs(ahead - now.ahead_ms) > STEP_MS
+        stepped = least > now.ahead_ms + STEP_MS or most < now.ahead_ms - STEP_MS
         if stepped or self._is_of_another_time(stamp, wall_ms):
             # The stamp anew: what was stored up to now, the moment after it, may be of any time.
             self.unsure.append([self.stamped_ms, self._stamp(), self.delay_ms() + 1])
             del self.unsure[:-STEPS_MAX]
         if stepped:
-            self._paces.append(_Pace(ahead - 1, wall_ms, wall_ms))  # ahead to the millisecond
+            self._paces.append(_Pace(least - 1, wall_ms, wall_ms))  # ahead to the millisecond
             del self._paces[:-STEPS_MAX]
         else:
             now.last_ms = max(now.last_ms, wall_ms)
-            now.ahead_ms = min(now.ahead_ms, ahead)  # a small step: the later time counts
+            if most - least <= 1:  # else who knows
+                now.ahead_ms = min(now.ahead_ms, least)  # a small step: the later time counts
         self._seen_ms = max(self._seen_ms, wall_ms)
         self.stamped_ms = stamp
         if stamp > wall_ms and stamp not in self.frozen:

@@ -84,7 +84,8 @@ class TimerBuckets:
         """Take over what is there; False, and all is removed, if it does not belong to `made`.
 
         Entries of records behind `position` do not count: their units are read again, and may be
-        due at another time. It asks for no room: a minute that is half split is split on when it is
+        due at another time. They are overwritten with zeroes, or they would count again once a note
+        has passed them. It asks for no room: a minute that is half split is split on when it is
         opened or looked into. Raises OSError: then it was not taken over, and may be again.
         """
         found = self._storage.list(DIRECTORY)
@@ -93,29 +94,42 @@ class TimerBuckets:
                 self._storage.unlink(f"{DIRECTORY}/{name}")
             return False
         names = [name for name in found if not name.startswith(owner_name(""))]
-        self._old = {name: self._storage.size_of(f"{DIRECTORY}/{name}") for name in names}
         self._last_position = position
         self._names_dirty = bool(names)  # whoever made them may have died before making them so
         for name in names:
-            self._count(name, self._timers_of(name))
+            self._count(name, self._take_over(name))
             self._know(name)
         return True
 
-    def _timers_of(self, name: str) -> int:
+    def _take_over(self, name: str) -> int:
         """How many timers there are in a file; those twice that are in smaller ones already.
 
         Of one that cannot be read, as many as have room there: its bucket says so when it is
         opened.
         """
-        most, size, timers = SPLIT_ENTRIES * ENTRY.itemsize, self._old[name], 0
-        try:
-            for at in range(0, size, most):
-                # Lives before may have filed some of them twice.
-                entries = each_once(self._read(name, at, min(size, at + most)))
-                timers += _timers_in(entries)
-        except OSError:
-            return size // ENTRY.itemsize
+        size, timers = self._storage.size_of(f"{DIRECTORY}/{name}"), 0
+        self._old[name] = size
+        for at in range(0, size, SPLIT_ENTRIES * ENTRY.itemsize):
+            end = min(size, at + SPLIT_ENTRIES * ENTRY.itemsize)
+            try:
+                entries = self._read_all(name, at, end)
+            except OSError:
+                return size // ENTRY.itemsize
+            self._overwrite(name, at, entries)
+            # Lives before may have filed some of them twice.
+            timers += _timers_in(each_once(entries[are_whole(entries, name)]))
         return timers
+
+    def _overwrite(self, name: str, at: int, entries: Entries) -> None:
+        """Take out what a life has filed behind its last note, here and in the file."""
+        stale = np.flatnonzero(entries["position"] > self._last_position)
+        if not len(stale):
+            return
+        first, end = int(stale[0]), int(stale[-1]) + 1
+        entries[stale] = 0
+        place = at + first * ENTRY.itemsize
+        self._file(name)[0].write_at(entries[first:end].view(np.uint8).data, place)
+        self._dirty.add(name)
 
     def belong_to(self, made: str) -> None:
         """From now on the files are those that this note speaks of. Raises OSError."""
@@ -349,11 +363,15 @@ class TimerBuckets:
                 left = most
         return np.zeros(0, ENTRY)
 
-    def _read(self, name: str, at: int, end: int) -> Entries:
+    def _read_all(self, name: str, at: int, end: int) -> Entries:
         entries = np.zeros((end - at) // ENTRY.itemsize, ENTRY)
         if len(entries):
             count = self._file(name)[0].read_into(entries.view(np.uint8).data, at)
             entries = entries[: count // ENTRY.itemsize]
+        return entries
+
+    def _read(self, name: str, at: int, end: int) -> Entries:
+        entries = self._read_all(name, at, end)
         counts = are_whole(entries, name)
         old = max(0, (self._old.get(name, 0) - at) // ENTRY.itemsize)
         counts[:old] &= entries["position"][:old] <= self._last_position

@@ -86,6 +86,8 @@ class Timers:
         self.pools = (self._loose, self._at, self._after)
         self._turn = 0  # of these, that is delivered from first
         self._done: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._uncounted = np.zeros(0, ENTRY)  # of these, what the note does not count
+        self._scanned = 0
         self._others: OtherSettled | None = None
         self.queue = -1
         self.next = 0  # queue offset of the first unit that was not read, and filed
@@ -110,12 +112,15 @@ class Timers:
         self.last_position = found.timers_position
         return True
 
-    def begin(self, done: NDArray[np.int64], others: OtherSettled | None = None) -> None:
+    def begin(
+        self, done: NDArray[np.int64], others: OtherSettled | None = None, scanned: int = 0
+    ) -> None:
         """`done` are positions (sorted) that have a copy, as far as the note does not count it.
 
-        `others` is what another broker has settled.
+        That is from log position `scanned` on. `others` is what another broker has settled.
         """
-        self._done, self._others = done, others
+        self._done, self._others, self._scanned = done, others, scanned
+        self._uncounted = self._units.among(done)
 
     def find_queue(self) -> None:
         """Follow the board: the queue may be there by now."""
@@ -486,7 +491,15 @@ class Timers:
         return not len(self._loose) and not self._is_catching_up and not self.moved.below
 
     def counted_from(self) -> int:
-        """Log position below which no copy is of units from `next` on."""
+        """Log position below which no copy is of units from `next` on, or later than `done_ms`.
+
+        A life before may have seen a later time, if the wall clock was set back or the power went.
+        """
+        at, after = self.done_ms()
+        rows = self._uncounted
+        until = np.where(rows["size"] & AFTER_BIT != 0, after, at)
+        if ((rows["ms"] > until) & (rows["position"] >= self.moved.floor)).any():
+            return self._scanned
         appended = self._board.word(layout.BOARD_APPENDED)
         return self._filing.since if self._filing else appended
 

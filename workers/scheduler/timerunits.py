@@ -42,6 +42,13 @@ class TimerUnits:
 
     def rows(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of `read_timers` of up to UNITS_MAX records; valid until the next call."""
+        rows = self._rows(positions, sizes)
+        nothing = (rows[:, timer.KIND] & timer.NOTHING != 0) & (sizes != layout.CQ_FILLER_SIZE)
+        for position in positions[nothing].tolist():
+            self._records.record(position)  # which names what is damaged
+        return rows
+
+    def _rows(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         form = self._form
         form[timer.NEXT], form[timer.COUNT] = 0, len(positions)
         while form[timer.NEXT] < form[timer.COUNT]:
@@ -57,11 +64,31 @@ class TimerUnits:
             form[timer.BASE] = base
             if read_timers(view, form, positions, sizes, self._out) == Stop.DONE:
                 break
-        rows = self._out[: len(positions) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
-        nothing = (rows[:, timer.KIND] & timer.NOTHING != 0) & (sizes != layout.CQ_FILLER_SIZE)
-        for position in positions[nothing].tolist():
-            self._records.record(position)  # which names what is damaged
-        return rows
+        return self._out[: len(positions) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
+
+    def among(self, positions: NDArray[np.int64]) -> Entries:
+        """Entries of those records that are timers; `positions` (sorted) are of any."""
+        found = [np.zeros(0, ENTRY)]
+        for first in range(0, len(positions), UNITS_MAX):
+            part = positions[first : first + UNITS_MAX]
+            rows = self._rows(part, self._sizes(part))
+            found.append(self.entries(rows[rows[:, timer.KIND] & timer.NOTHING == 0]))
+        return np.concatenate(found)
+
+    def _sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """By the log; 0 of what has expired."""
+        sizes, first = np.zeros(len(positions), np.int64), 0
+        while first < len(positions):
+            try:
+                base, view = self._views.segment(int(positions[first]))
+            except FileNotFoundError:
+                first += 1
+                continue
+            end = int(np.searchsorted(positions, base + len(view)))
+            places = positions[first:end, None] - base + np.arange(4)
+            sizes[first:end] = view[places].view(">u4")[:, 0]
+            first = end
+        return sizes
 
     def entries(self, rows: NDArray[np.int64]) -> Entries:
         """Rows of the kernel as entries, delays by the time of buckets."""

@@ -85,11 +85,9 @@ class TableFiles(PosixStorage):
 
     def sync_parent(self) -> None:
         """Make the table's own name durable."""
-        descriptor = os.open(os.path.join(self.root, ".."), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        with Descriptor(os.open, os.path.join(self.root, ".."), flags) as parent:
+            os.fsync(parent.number)
 
     def remove_tree(self, name: str) -> None:
         """Remove a directory with what is in it; who still writes there keeps what he adds."""

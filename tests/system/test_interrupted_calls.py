@@ -1,0 +1,211 @@
+"""Each public call, broken off by a signal handler at one place after the other.
+
+Nothing that it has opened stays open, and the same call can be made again.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.transactions import checkerlink
+from gantrymq.clients.transactions.checkerlink import CheckerLink
+from gantrymq.clients.transactions.transaction import Transaction
+from gantrymq.shm.errors import BrokerGone, Rejected, TransactionFailed
+from gantrymq.temporary import Broker
+from tests.support.callrecipes import RECIPES, Scene, a_scene, listen
+from tests.support.interrupts import Interrupt, interrupt_each
+from tests.support.push import FIRST, PATIENCE_S
+from tests.support.trials import mends
+from tests.support.watchdog import poll_until
+
+#: What is broken off as it is made is ended by its finalizer.
+FINALIZED = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
+#: Functions that open files, and what they are called by.
+OPENING = (
+    r"_?open|(open|create)_file|appending|replace_whole|read_(trusted|board_file|ahead)|is_held"
+    r"|socket_address|try_lock|OffsetFile|PosixStorage|PosixFile|Descriptor"
+)
+COMMITS = r"Commit|CheckerLink|Transaction|Pending|_first|_pass"
+
+
+@pytest.fixture(name="scene", scope="module")
+def scene_fixture(broker: Broker) -> Iterator[Scene]:
+    with a_scene(broker, f"interrupted-{os.getpid()}") as scene:
+        yield scene
+
+
+def _descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@mends("S103")
+@FINALIZED
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_call_leaves_nothing_open(
+    scene: Scene, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What pytest keeps of the log has what was left open.
+    monkeypatch.setattr(logging.getLogger("gantrymq"), "disabled", True)
+    call, given = RECIPES[name](scene)
+    call(**given)
+
+    def play(interrupt: Interrupt) -> None:
+        before = _descriptors()
+        call, given = RECIPES[name](scene)
+        with interrupt:
+            call(**given)
+        call, given = RECIPES[name](scene)
+        call(**given)
+        del call, given
+        poll_until(lambda: _descriptors() <= before, "all is given back", PATIENCE_S)
+
+    interrupt_each(play, least=0)
+    interrupt_each(play, OPENING, 2, least=0)
+
+
+@pytest.fixture
+def producer(broker: Broker, topic: str) -> Iterator[Producer]:
+    with Producer(broker.home, producer_group="p-" + topic, timeout=PATIENCE_S) as producer:
+        yield producer
+
+
+def _begun(producer: Producer, topic: str) -> Transaction:
+    transaction = producer.begin_transaction()
+    producer.send(topic, b"x", transaction=transaction)
+    return transaction
+
+
+def _require_none_is_left(producer: Producer) -> None:
+    """Nor of futures that nobody has got, as their making was broken off."""
+    assert producer._transactions is not None
+    commits = producer._transactions._commits
+
+    def are_decided() -> bool:
+        commits.look()
+        return not commits.pending()
+
+    poll_until(are_decided, "all commits are decided", PATIENCE_S)
+
+
+@mends("S104")
+def test_commits_that_are_broken_off_are_decided_by_later_calls(
+    producer: Producer, topic: str
+) -> None:
+    def play(interrupt: Interrupt) -> None:
+        begun = [_begun(producer, topic) for _ in range(3)]
+        with interrupt:
+            futures = [transaction.commit_async() for transaction in begun]
+            futures[1].result()
+            futures[0].result()
+        for transaction in begun:
+            transaction.commit(timeout=PATIENCE_S)
+            assert transaction.state == "committed"
+        _require_none_is_left(producer)
+
+    interrupt_each(play, COMMITS)
+
+
+@mends("S104")
+def test_handlers_commit_amid_commits(producer: Producer, topic: str) -> None:
+    def commit() -> None:
+        _begun(producer, topic).commit_async().result(timeout=PATIENCE_S)
+
+    def play(interrupt: Interrupt) -> None:
+        begun = [_begun(producer, topic) for _ in range(3)]
+        with interrupt:
+            for future in [transaction.commit_async() for transaction in begun]:
+                future.result(timeout=PATIENCE_S)
+        assert {transaction.state for transaction in begun} == {"committed"}
+        _require_none_is_left(producer)
+
+    interrupt_each(play, COMMITS, handler=commit)
+
+
+@mends("S105")
+@FINALIZED
+def test_a_stop_by_a_handler_amid_a_start_ends_what_is_started(
+    broker: Broker, topic: str, producer: Producer
+) -> None:
+    producer.send(topic, b"x")
+    made: list[PushConsumer] = []
+
+    def stop() -> None:
+        made[-1].stop()
+
+    def play(interrupt: Interrupt) -> None:
+        consumer = PushConsumer("g-" + topic, [topic], listen, home=broker.home, concurrency=2)
+        made.append(consumer)
+        with interrupt:
+            consumer.start()
+        consumer.stop(timeout=PATIENCE_S)
+        assert not consumer.is_running
+        names = [thread.name for thread in threading.enumerate() if thread.is_alive()]
+        assert not [name for name in names if name.startswith("gantrymq-listener")]
+
+    interrupt_each(play, handler=stop)
+    interrupt_each(play, r"PushConsumer\.", handler=stop, step=1)
+
+
+@mends("S106")
+def test_a_poll_by_a_handler_amid_a_loop_hands_nothing_out_twice(
+    broker: Broker, topic: str, producer: Producer
+) -> None:
+    with PullConsumer("g-" + topic, [topic], home=broker.home, consume_from=FIRST) as consumer:
+        sent, got = 0, Counter[str]()
+
+        def poll() -> None:
+            if sent - got.total() < 2:
+                return  # the loop would wait for what has come already
+            with suppress(Rejected):  # amid the loop's own call
+                batch = consumer.poll(1, timeout=0)
+                got.update(message.message_id for message in batch)
+
+        def play(interrupt: Interrupt) -> None:
+            nonlocal sent
+            producer.send_batch(topic, [b"x"] * 5)
+            sent += 5
+            with interrupt:
+                for message in consumer:
+                    got.update([message.message_id])
+                    if got.total() >= sent:
+                        break
+            assert got.total() == sent == len(got), got.most_common(1)
+
+        interrupt_each(play, r"PullConsumer\.|MessageBatch\.", handler=poll)
+
+
+@mends("S107")
+def test_who_waits_for_an_answer_notices_that_another_thread_has_lost_the_session(
+    producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _begun(producer, topic).commit()
+    assert producer._transactions is not None
+    link: CheckerLink = producer._transactions._link
+    session, lane = link.present()
+
+    def lost(*_given: object) -> int:
+        """Something has come, and another thread lets go of the session."""
+        link._lane = None
+        return -1
+
+    monkeypatch.setattr(checkerlink, "await_told", lost)
+    with pytest.raises(BrokerGone, match="another thread"):
+        link._spin(session.arena, 1 << 40, lane)
+    monkeypatch.undo()
+    link._lane = lane
+    with suppress(TransactionFailed):
+        _begun(producer, topic).commit()

@@ -1,0 +1,54 @@
+"""Schedulers that come one after another, amid clocks that are set: each timer comes, and once."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from gantrymq.shm.codes import Role
+from tests.support.parking import Life, after_message, at_message, origins
+from tests.support.simclock import SimClock
+from tests.support.trials import mends
+
+SEEDS = int(os.environ.get("GANTRYMQ_TEST_TIMER_LIVES", "5"))
+FIRST = int(os.environ.get("GANTRYMQ_TEST_SEED", "0"))
+ROUNDS = 16
+LONGEST_MS = 60_000
+STEPS_MS = (-40_000, -3_000, -20, 20, 3_000, 40_000)
+
+
+@mends("S109", "S110")
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_each_timer_comes_once_whatever_each_life_thinks_of_its_time(
+    tmp_path: Path, seed: int
+) -> None:
+    """One files a delay, and dies before it notes so; the next files it for another time.
+
+    Or one has seen a later time than the next, and delivered by it.
+    """
+    dice, clock = random.Random(seed), SimClock()
+    life, parked, boot = Life(tmp_path, clock), list[int](), bytes(16)
+    for _ in range(ROUNDS):
+        waits = [dice.randrange(1_000, LONGEST_MS) for _ in range(4)]
+        delays = [after_message(life, ms) for ms in waits[:3]]
+        parked += life.park(*delays, at_message(clock.wall_ms() + waits[3]))
+        for _ in range(3):
+            life.run_for(dice.choice((1, 50, 400, 1_500, 9_000)))
+            if dice.random() < 0.4:
+                clock.step_wall(dice.choice(STEPS_MS))
+            if dice.random() < 0.6:
+                life.kill(Role.SCHEDULER)
+            elif dice.random() < 0.2:
+                boot = dice.choice((boot, dice.randbytes(16)))
+                life = Life(tmp_path, clock, boot=boot)
+    for _ in range(30):
+        if len(life.delivered()) >= len(parked):
+            break
+        life.run_for(LONGEST_MS // 2)
+    life.kill(Role.SCHEDULER)
+    life.run_for(LONGEST_MS)
+    assert sorted(origins(life.delivered())) == sorted(parked)
+    life.stop()
