@@ -29,10 +29,14 @@ class StoreWatch:
         self._next_ns = 0
 
     def lost(self, now_ns: int) -> str:
-        """Why the store is not the one that was locked; empty as long as it is."""
+        """`why_lost`, now and then."""
         if now_ns < self._next_ns:
             return ""
         self._next_ns = now_ns + _LOOK_NS
+        return self.why_lost()
+
+    def why_lost(self) -> str:
+        """Why the store is not the one that was locked; empty as long as it is."""
         try:
             if is_locked_by(self._store, self._lock):
                 return ""

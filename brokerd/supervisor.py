@@ -166,8 +166,14 @@ class Supervisor:
         self._begin_stop(why, bound_s * 1_000_000_000)
 
     def fail(self, code: ExitCode, why: str) -> None:
-        """Begin to end after a failure, with an exit code that says so."""
+        """Begin to end after a failure, with an exit code that says so.
+
+        Of a store that was moved away agents may meet an error before the supervisor looks.
+        """
         if self.exit_code == ExitCode.OK:
+            if code != ExitCode.STORE_BUSY and (lost := self._store.why_lost()):
+                self._give_up(f"{lost} ({why})")
+                return
             self.exit_code = code
             self._log.error("failed", why=why, exit_code=int(code))
             self._manager.show(f"failed: {why}")

@@ -184,8 +184,9 @@ def change_members(world: World) -> None:
 
 
 def step_the_clock(world: World) -> None:
-    """The wall clock is set by up to a day."""
-    by_ms = world.dice.randint(-86_400_000, 86_400_000)
+    """The wall clock is set by up to a day, or by about as much as delays are long."""
+    most_ms = world.dice.choice([86_400_000, 3_000])
+    by_ms = world.dice.randint(-most_ms, most_ms)
     world.simulation.note(f"the wall clock is set by {by_ms} ms")
     world.simulation.clock.step_wall(by_ms)
 

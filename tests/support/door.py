@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gantrymq.brokerd import config, epoch
+from gantrymq.brokerd import config, epoch, lock
 from gantrymq.brokerd.access import Access
 from gantrymq.brokerd.agents import AgentEnv
 from gantrymq.brokerd.broker import Broker, make_directories
@@ -26,7 +26,6 @@ from gantrymq.shm import layout, wire
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import unlink_board
 from gantrymq.shm.clock import SystemClock
-from gantrymq.shm.held import Descriptor
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.workers.agent import Bells
 from tests.unit.test_metadata import Found
@@ -50,17 +49,9 @@ class Door:
         sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
         self.log = io.StringIO()
         log = Log("warning", self.log)
-        nothing = Descriptor(os.open, os.devnull, os.O_RDONLY)
+        held = lock.acquire(store_of(home), 0)
         self.broker = Broker(
-            home,
-            configuration,
-            log,
-            nothing,
-            life,
-            self.board,
-            metadata,
-            sessions,
-            env,
+            home, configuration, log, held, life, self.board, metadata, sessions, env
         )
         self.supervisor = Supervisor(self.broker, ServiceManager(""))
         reactor, desk = self.supervisor.reactor, self.supervisor.desk
