@@ -90,7 +90,9 @@ class Commits:
         self._owner = owner
         self._link = link
         self._form = form
-        self._lock = threading.RLock()
+        # The link's: a signal handler that looks here may be amid a call that holds it, and whoever
+        # looks here wants it.
+        self._lock = owner.writer.lock
         self._place: Any = _Place(self)
         self._waiting: deque[CommitFuture] = deque()  # for their halves
         self._asked: dict[int, CommitFuture] = {}

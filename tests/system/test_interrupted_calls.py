@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ OPENING = (
     r"_?open|(open|create)_file|appending|replace_whole|read_(trusted|board_file|ahead)|is_held"
     r"|socket_address|try_lock|OffsetFile|PosixStorage|PosixFile|Descriptor"
 )
+#: How often two threads meet.
+TURNS = 2_000
 COMMITS = r"Commit|CheckerLink|Transaction|Pending|_first|_pass"
 
 
@@ -133,6 +136,41 @@ def test_handlers_commit_amid_commits(producer: Producer, topic: str) -> None:
         _require_none_is_left(producer)
 
     interrupt_each(play, COMMITS, handler=commit)
+
+
+@mends("S116")
+def test_a_handler_asks_for_commits_amid_a_call_that_holds_the_link(
+    producer: Producer, topic: str
+) -> None:
+    """Another thread takes answers meanwhile: there is one lock, so no two in two orders."""
+    future = _begun(producer, topic).commit_async()
+    commits, link = producer._transactions, producer._link
+    assert commits is not None
+    ended: list[str] = []
+
+    def as_handlers_do() -> None:
+        for _ in range(TURNS):
+            with link.lock:
+                future.done()
+        ended.append("handler")
+
+    def take() -> None:
+        for _ in range(TURNS):
+            commits._commits.look()
+        ended.append("other")
+
+    threads = [threading.Thread(target=one, daemon=True) for one in (as_handlers_do, take)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(ended) == 2, "both wait for each other"
+    future.result(timeout=PATIENCE_S)
 
 
 @mends("S105")

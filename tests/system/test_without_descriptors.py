@@ -91,10 +91,10 @@ def test_checks_without_descriptors_are_not_answered_and_that_is_told_once(
 
 
 @mends("S108")
-def test_sessions_one_after_another_need_the_descriptors_of_one(broker: Broker) -> None:
+def test_sessions_one_after_another_need_the_descriptors_of_one(broker: Broker, topic: str) -> None:
     """Maps of those that were closed have some until the collector has been there."""
     with Producer(home=broker.home) as producer:
-        producer.send("t", b"so that all is loaded")
+        producer.send(topic, b"so that all is loaded")
     del producer
     gc.collect()
     gc.disable()
@@ -102,7 +102,7 @@ def test_sessions_one_after_another_need_the_descriptors_of_one(broker: Broker) 
         with room_for(20):
             for _ in range(20):
                 with Producer(home=broker.home) as producer:
-                    producer.send("t", b"x")
+                    producer.send(topic, b"x")
     finally:
         gc.enable()
 
