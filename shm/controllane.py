@@ -101,10 +101,12 @@ class ControlLane:
             self._got[:] = map(
                 message.take_message, (self.arena,), (self.words,), (1 - self._up,), (self._taken,)
             )
+        # One that takes more itself puts it where this is: no call before it is copied. It may take
+        # this one as well, which is then told twice.
         got = self._got[0]
-        self._seen = view[self._cursor]
-        self.wants_bell = bool(view[frames.RING])
         taken = None if got < 0 else self._taken_bytes[:got].tobytes()
+        self._seen = view[self._cursor]
+        self.wants_bell = view[frames.RING] != 0
         del self._got[:]
         if got == ring.HOSTILE:
             raise BrokenLane("an entry of the ring breaks its rules")

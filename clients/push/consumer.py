@@ -104,6 +104,8 @@ class PushConsumer(OfOneProcess):
         """
         self._require_own()
         with self._starting:
+            if self._is_half_started:
+                self._undo_start()
             if self._pid or self._is_stopped:
                 raise Closed("this consumer was started before: make another one")
             try:
@@ -130,10 +132,18 @@ class PushConsumer(OfOneProcess):
             self._threads.append(thread)
         start(dispatcher)
 
+    @property
+    def _is_half_started(self) -> bool:
+        """Whether a start has failed, and what undoes it was broken off. `_starting` is held."""
+        dispatcher = self._dispatcher
+        begun = bool(self._pid) and self._starter is None
+        return begun and (dispatcher is None or dispatcher.ident is None)
+
     def _undo_start(self) -> None:
-        """A start that failed leaves nothing, and may be tried again."""
-        dispatcher, self._dispatcher = self._dispatcher, None
+        """A start that failed leaves nothing, and may be tried again. So may this."""
+        dispatcher = self._dispatcher
         if dispatcher is not None:
+            dispatcher.stop()
             dispatcher.give_up()
         self._handoff.dismiss()
         for thread in self._threads:
@@ -142,6 +152,7 @@ class PushConsumer(OfOneProcess):
         self._handoff = self._new_handoff()
         self._close_offsets()
         self._store_id = ""
+        self._dispatcher = None
         self._pid = 0
 
     def _new_handoff(self) -> Handoff:
@@ -170,6 +181,9 @@ class PushConsumer(OfOneProcess):
         elif self._is_stopped:
             raise Closed("this consumer is stopped: make another one")
         self._require_own()
+        with Turn(self._starting, NEVER_NS, ""):  # another thread may be amid it, and fail
+            if self._dispatcher is None:
+                raise Closed("this consumer is not started")
         with heard(lambda: self._events.put(None)):
             take(self._events)
         self.stop()
@@ -195,9 +209,13 @@ class PushConsumer(OfOneProcess):
             return
         deadline_ns = NEVER_NS if timeout is None else deadline_after(timeout)
         with Turn(self._starting, deadline_ns, "the consumer is still being started"):
+            if self._is_half_started:
+                self._undo_start()
             dispatcher = self._dispatcher
-        if dispatcher is None:
-            return
+        if dispatcher is not None:
+            self._await_end(dispatcher, deadline_ns, timeout)
+
+    def _await_end(self, dispatcher: Dispatcher, deadline_ns: int, timeout: float | None) -> None:
         for thread in (dispatcher, *self._threads):
             join(thread, deadline_ns)
             if dispatcher.is_alive() or (thread.is_alive() and dispatcher.error is None):

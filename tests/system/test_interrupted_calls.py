@@ -13,16 +13,18 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import NoReturn
 
 import pytest
 
 from gantrymq.clients.consumer import PullConsumer
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.dispatcher import Dispatcher
 from gantrymq.clients.transactions import checkerlink
 from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.transaction import Transaction
-from gantrymq.shm.errors import BrokerGone, Rejected, TransactionFailed
+from gantrymq.shm.errors import BrokerGone, Closed, Rejected, TransactionFailed
 from gantrymq.temporary import Broker
 from tests.support.callrecipes import RECIPES, Scene, a_scene, listen
 from tests.support.interrupts import Interrupt, interrupt_each
@@ -136,14 +138,17 @@ def test_handlers_commit_amid_commits(producer: Producer, topic: str) -> None:
         _require_none_is_left(producer)
 
     interrupt_each(play, COMMITS, handler=commit)
+    interrupt_each(play, r"ControlLane\.", 1, handler=commit)
 
 
 @mends("S116")
 def test_a_handler_asks_for_commits_amid_a_call_that_holds_the_link(
-    producer: Producer, topic: str
+    producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread takes answers meanwhile: there is one lock, so no two in two orders."""
-    future = _begun(producer, topic).commit_async()
+    begun = _begun(producer, topic)
+    monkeypatch.setattr(begun, "is_ready", lambda: 0)  # its half is still on its way
+    future = begun.commit_async()
     commits, link = producer._transactions, producer._link
     assert commits is not None
     ended: list[str] = []
@@ -170,6 +175,7 @@ def test_a_handler_asks_for_commits_amid_a_call_that_holds_the_link(
     finally:
         sys.setswitchinterval(interval)
     assert len(ended) == 2, "both wait for each other"
+    monkeypatch.undo()
     future.result(timeout=PATIENCE_S)
 
 
@@ -191,11 +197,80 @@ def test_a_stop_by_a_handler_amid_a_start_ends_what_is_started(
             consumer.start()
         consumer.stop(timeout=PATIENCE_S)
         assert not consumer.is_running
-        names = [thread.name for thread in threading.enumerate() if thread.is_alive()]
-        assert not [name for name in names if name.startswith("gantrymq-listener")]
+        assert not _listeners()
 
     interrupt_each(play, handler=stop)
     interrupt_each(play, r"PushConsumer\.", handler=stop, step=1)
+
+
+def _listeners() -> list[str]:
+    names = [thread.name for thread in threading.enumerate() if thread.is_alive()]
+    return [name for name in names if name.startswith("gantrymq-listener")]
+
+
+@mends("S118")
+@FINALIZED
+@pytest.mark.parametrize("then", ["start", "stop"])
+def test_a_start_that_is_broken_off_twice_is_undone_by_the_next_call(
+    broker: Broker, topic: str, producer: Producer, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer.send(topic, b"x")
+
+    def play(interrupt: Interrupt) -> None:
+        consumer = PushConsumer("g-" + topic, [topic], listen, home=broker.home, concurrency=2)
+        begin = consumer._start_threads
+
+        def fail(dispatcher: Dispatcher) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(Dispatcher, "start", lambda _: None)
+                begin(dispatcher)
+            raise ValueError("no more threads")
+
+        monkeypatch.setattr(consumer, "_start_threads", fail)
+        with suppress(ValueError), interrupt:
+            consumer.start()
+        monkeypatch.setattr(consumer, "_start_threads", begin)
+        if then == "start":
+            consumer.start()
+        consumer.stop(timeout=PATIENCE_S)
+        poll_until(lambda: not _listeners(), "its threads have ended", PATIENCE_S)
+
+    interrupt_each(play, r"PushConsumer\._undo_start|Dispatcher\.|Handoff\.dismiss", 1)
+
+
+@mends("S118")
+def test_a_run_beside_a_start_that_fails_says_so(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = PushConsumer("g-" + topic, [topic], listen, home=broker.home)
+    amid, go_on = threading.Event(), threading.Event()
+
+    def fail() -> NoReturn:
+        amid.set()
+        go_on.wait(PATIENCE_S)
+        raise BrokerGone("no broker answers")
+
+    monkeypatch.setattr(consumer, "_begin", fail)
+    told: list[BaseException] = []
+
+    def starts() -> None:
+        with pytest.raises(BrokerGone):
+            consumer.start()
+
+    def runs() -> None:
+        try:
+            consumer.run()
+        except (Closed, BrokerGone) as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=one, daemon=True) for one in (starts, runs)]
+    threads[0].start()
+    assert amid.wait(PATIENCE_S)
+    threads[1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert told, "it waits for a start that has failed"
 
 
 @mends("S106")
