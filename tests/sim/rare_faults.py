@@ -151,15 +151,16 @@ def count_amid_filing(world: World) -> None:
     """
     usual_ns, progress.interval_ns = progress.interval_ns, 1
     timers.FILED_UNITS, timerfiling.BUCKETS_MAX = 3, 1  # type: ignore[misc]
-    now_ms = world.simulation.clock.wall_ms()
-    for producer in world.producers:
-        producer.waits = [(ParkMode.AT, now_ms + 60_000 * minute) for minute in range(1, 60)]
-        producer.waits += [(ParkMode.AT, now_ms + ms) for ms in range(30)]
-        producer.at_once = 0
-        producer.send_more(40)
-    _ask_for_recalls(world)
-    world.simulation.kill_at_mark("scheduler.after_note", world.dice.randint(1, 10))
-    let_pass(world, 60)
+    for _ in range(4):
+        now_ms = world.simulation.clock.wall_ms()
+        for producer in world.producers:
+            producer.waits = [(ParkMode.AT, now_ms + 60_000 * minute) for minute in range(1, 60)]
+            producer.waits += [(ParkMode.AT, now_ms + ms) for ms in range(30)]
+            producer.at_once = 0
+            producer.send_more(40)
+        _ask_for_recalls(world)
+        world.simulation.kill_at_mark("scheduler.after_note", world.dice.randint(1, 10))
+        let_pass(world, 60)
     progress.interval_ns = usual_ns
 
 
