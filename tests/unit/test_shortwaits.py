@@ -60,7 +60,7 @@ def test_waits_wake_up_to_hear() -> None:
 def test_run_waits_so(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
     monkeypatch.setattr(consumermodule, "take", taken.append)
-    monkeypatch.setattr(PushConsumer, "start", lambda _consumer: None)
+    monkeypatch.setattr(PushConsumer, "start", lambda of: setattr(of, "_dispatcher", True))
     monkeypatch.setattr(PushConsumer, "stop", lambda _consumer: None)
     consumer = PushConsumer("g", {"t": "*"}, lambda _message: None)
     consumer.run()
