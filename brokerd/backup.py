@@ -122,11 +122,8 @@ def _copy(home: Path, run: _Run) -> tuple[int, int, int]:
         if not name:
             raise Rejected(f"the broker at {home} is starting, or no GantryMQ: try again")
         return run.from_running(attach_board(name, owner=owner_of(home)))
-    held = lock.acquire(source, 0, to_write=False)
-    try:
+    with lock.acquire(source, 0, to_write=False):
         return run.from_stopped(home)
-    finally:
-        held.close()
 
 
 class _Run:

@@ -120,16 +120,13 @@ def rebuild(root: Path, *, dry_run: bool = False, progress: Progress | None = No
     Raises StoreBusy, Incompatible (another broker's store, or one that was not stopped cleanly),
     Corrupt, StoreFailed, OSError.
     """
-    held = lock.acquire(root, 0.0)
-    try:
+    with lock.acquire(root, 0.0):
         storage = PosixStorage(str(root))
         _require_stopped(storage, root)
         done = Rebuilt(str(root), dry_run, list(derived_files(storage)))
         if not dry_run:
             make_again(storage, _settings(storage, root), done, progress)
         return done
-    finally:
-        held.close()
 
 
 def make_again(

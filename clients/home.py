@@ -19,7 +19,7 @@ from typing import Final
 from gantrymq.shm.errors import BrokerGone, GantryError, NotPermitted, Timeout, Unavailable
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.jsontext import parse_object
-from gantrymq.shm.ownfiles import may_be_believed, open_file
+from gantrymq.shm.ownfiles import may_be_believed, read_bytes
 
 SYSTEM_HOME: Final = Path("/var/lib/gantrymq")
 SOCKET_NAME: Final = "control.sock"
@@ -66,11 +66,7 @@ def board_file(home: Path) -> Path:
 def read_board_file(home: Path) -> dict[str, str]:
     """Name, boot id and epoch of the board that was made last; empty if there is none."""
     try:
-        with (
-            open_file(board_file(home), os.O_RDONLY) as own,
-            os.fdopen(own.number, "rb", closefd=False) as file,
-        ):
-            content = parse_object(file.read())
+        content = parse_object(read_bytes(board_file(home)))
     except FileNotFoundError:
         return {}
     except PermissionError:

@@ -51,6 +51,12 @@ def create_file(path: str | os.PathLike[str]) -> Descriptor:
     return open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
 
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """All bytes of a file, never by way of a link. Raises PermissionError, OSError."""
+    with open_file(path, os.O_RDONLY) as own, os.fdopen(own.number, "rb", closefd=False) as file:
+        return file.read()
+
+
 @contextmanager
 def appending(path: Path) -> Iterator[IO[bytes]]:
     """A file of one's own to write at its end, made if it is not there."""

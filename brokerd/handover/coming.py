@@ -72,16 +72,13 @@ def adopt(
     """
     if not (root / "commitlog").is_dir():
         raise Incompatible(f"{root} has no commitlog/: name the root of a store", store=str(root))
-    held = lock.acquire(root, 0.0)
-    try:
+    with lock.acquire(root, 0.0):
         storage = PosixStorage(str(root))
         home = root.resolve().parent
         settings = epoch.settle_sizes(storage, config.load(home, given)).settings
         done = Adopted(str(root), dry_run)
         take_over(storage, settings, done, epoch.find_old_board(home), progress)
         return done
-    finally:
-        held.close()
 
 
 def take_over(

@@ -134,8 +134,7 @@ def handover(
     root = store_of(home)
     if not root.is_dir():
         raise Incompatible(f"{root} is no store: name the broker's home", store=str(root))
-    held = lock.acquire(root, 0.0)
-    try:
+    with lock.acquire(root, 0.0):
         storage = PosixStorage(str(root))
         settings = epoch.settings_of_store(storage, config.load(home, given))
         old_board = epoch.find_old_board(home)
@@ -147,8 +146,6 @@ def handover(
             epoch.forget_old_boards(home, "")
             board_file(home).unlink(missing_ok=True)
         return done
-    finally:
-        held.close()
 
 
 def look(

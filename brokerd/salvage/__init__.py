@@ -116,17 +116,15 @@ def salvage(
     jit.warm()
     source = PosixStorage(str(old))
     partial.mkdir(mode=0o700, parents=True)
-    held = lock.acquire(partial, 0.0)
-    try:
-        done = _Salvage(source, PosixStorage(str(partial)), old, settings, progress).run()
-        done.target = str(new)
-        rename_durably(partial, new)
+    with lock.acquire(partial, 0.0):
+        try:
+            done = _Salvage(source, PosixStorage(str(partial)), old, settings, progress).run()
+            done.target = str(new)
+            rename_durably(partial, new)
+        except BaseException:
+            shutil.rmtree(partial)
+            raise
         return done
-    except BaseException:
-        shutil.rmtree(partial)
-        raise
-    finally:
-        held.close()
 
 
 class _Salvage:

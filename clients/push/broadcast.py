@@ -23,7 +23,7 @@ from gantrymq.shm.errors import Corrupt, GroupIllegal, Incompatible
 from gantrymq.shm.groupwire import ConsumeFrom
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.limits import RETRY_TOPIC_BYTES_MAX
-from gantrymq.shm.ownfiles import open_file, replace_whole
+from gantrymq.shm.ownfiles import read_bytes, replace_whole
 from gantrymq.shm.storage import is_disk_full
 from gantrymq.shm.valueranges import is_offset, is_small
 
@@ -72,16 +72,9 @@ class OffsetFile:
             raise
         self._saved = (self.life, dict(self.offsets))
 
-    def _text(self) -> bytes:
-        with (
-            open_file(self.path, os.O_RDONLY) as own,
-            os.fdopen(own.number, "rb", closefd=False) as file,
-        ):
-            return file.read()
-
     def _read(self) -> dict[MessageQueue, int]:
         try:
-            content = parse_json(self._text())
+            content = parse_json(read_bytes(self.path))
             store, life = content.get("store", ""), content.get("life", "0")
             if not isinstance(store, str) or not _LIFE.fullmatch(life):
                 raise ValueError("no broker's store or life")

@@ -14,6 +14,8 @@ from functools import cache
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, Self
 
+import pytest
+
 from tests.support.tree import ROOT
 
 #: CPython looks for signals as a function begins, behind a call of what is no Python function, and
@@ -36,6 +38,11 @@ LOCKING: Final = (
 
 #: Of the first places each so-manieth is tried, of later ones fewer; 1: all of them.
 STEP: Final = int(os.environ.get("GANTRYMQ_TEST_INTERRUPT_EACH", "11"))
+
+#: A session, or a loop, that is broken off as it is made or ended is ended by its finalizer.
+FINALIZED: Final = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
 
 
 @cache

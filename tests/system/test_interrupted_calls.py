@@ -5,7 +5,6 @@ Nothing that it has opened stays open, and the same call can be made again.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import sys
@@ -27,15 +26,12 @@ from gantrymq.clients.transactions.transaction import Transaction
 from gantrymq.shm.errors import BrokerGone, Closed, Rejected, TransactionFailed
 from gantrymq.temporary import Broker
 from tests.support.callrecipes import RECIPES, Scene, a_scene, listen
-from tests.support.interrupts import Interrupt, interrupt_each
+from tests.support.door import descriptors
+from tests.support.interrupts import FINALIZED, Interrupt, interrupt_each
 from tests.support.push import FIRST, PATIENCE_S
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
-#: What is broken off as it is made is ended by its finalizer.
-FINALIZED = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
-)
 #: Functions that open files, and what they are called by.
 OPENING = (
     r"_?open|(open|create)_file|appending|replace_whole|read_(trusted|board_file|ahead)|is_held"
@@ -52,11 +48,6 @@ def scene_fixture(broker: Broker) -> Iterator[Scene]:
         yield scene
 
 
-def _descriptors() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
-
-
 @mends("S103")
 @FINALIZED
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -69,14 +60,14 @@ def test_a_call_leaves_nothing_open(
     call(**given)
 
     def play(interrupt: Interrupt) -> None:
-        before = _descriptors()
+        before = descriptors()
         call, given = RECIPES[name](scene)
         with interrupt:
             call(**given)
         call, given = RECIPES[name](scene)
         call(**given)
         del call, given
-        poll_until(lambda: _descriptors() <= before, "all is given back", PATIENCE_S)
+        poll_until(lambda: descriptors() <= before, "all is given back", PATIENCE_S)
 
     interrupt_each(play, least=0)
     interrupt_each(play, OPENING, 2, least=0)

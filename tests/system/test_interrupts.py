@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,16 +28,13 @@ from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm.errors import Closed
 from gantrymq.temporary import Broker
 from tests.support.clientlocks import locks_of
-from tests.support.interrupts import LOCKING, Interrupt, interrupt_each
+from tests.support.door import descriptors
+from tests.support.interrupts import FINALIZED, LOCKING, Interrupt, interrupt_each
 from tests.support.push import FIRST, PATIENCE_S
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 QUEUES: Final = 4
-#: A session, or a loop, that is broken off as it is made or ended is ended by its finalizer.
-FINALIZED: Final = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -360,11 +356,6 @@ def _enlist_first(producer: Producer, topic: str, _handle: str) -> None:
         producer.send(topic, b"x", transaction=transaction)
 
 
-def _descriptors() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
-
-
 @mends("S89")
 @FINALIZED
 @pytest.mark.parametrize("call", [_recall_first, _enlist_first])
@@ -383,13 +374,13 @@ def test_first_calls_that_need_another_session(
         _recall_first(sender, topic, handle)
 
     def scene(interrupt: Interrupt) -> None:
-        before = _descriptors()
+        before = descriptors()
         with Producer(home=broker.home, producer_group="p-" + topic) as producer:
             with interrupt:
                 call(producer, topic, handle)
             call(producer, topic, handle)
         del producer
-        assert _descriptors() <= before
+        assert descriptors() <= before
 
     interrupt_each(scene)
 
@@ -410,12 +401,12 @@ def test_no_thread_outlives_a_producer_that_answers_checks(
         return Producer(home=broker.home, producer_group="p-" + topic, transaction_checker=_commit)
 
     def is_over(before: int) -> bool:
-        are_left = _descriptors() > before
+        are_left = descriptors() > before
         names = {thread.name for thread in threading.enumerate() if thread.is_alive()}
         return not are_left and "gantrymq-transaction-checker" not in names
 
     def scene(interrupt: Interrupt) -> None:
-        before = _descriptors()
+        before = descriptors()
         producer = made() if end == "closed" else None
         with interrupt:
             if producer is None:
@@ -438,10 +429,10 @@ def test_attaching_leaves_no_descriptor_open(broker: Broker) -> None:
     """Also where the handler raises as those of the answer have come."""
 
     def scene(interrupt: Interrupt) -> None:
-        before = _descriptors()
+        before = descriptors()
         with interrupt:
             Producer(home=broker.home)
-        assert _descriptors() <= before
+        assert descriptors() <= before
 
     interrupt_each(
         scene, r"ControlChannel\.|Session\.(__init__|_greet|_ask)|receive_owned|Descriptor"

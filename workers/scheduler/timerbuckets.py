@@ -74,7 +74,7 @@ class TimerBuckets:
         self._split: set[str] = set()  # nor do these
         self._splitting: dict[str, int] = {}  # files that are being split: up to which byte
         self._retired: list[str] = []  # that were: until what they held is durable elsewhere
-        self._old: dict[str, int] = {}  # sizes of files that were there at the start
+        self._unread: dict[str, int] = {}  # sizes of files that could not be read at the start
         self._last_position = -1
         self._passed: dict[str, int] = {}  # those that were opened: the last ms of each
         self._counts: dict[str, int] = {}  # timers of those that were not
@@ -108,12 +108,12 @@ class TimerBuckets:
         opened.
         """
         size, timers = self._storage.size_of(f"{DIRECTORY}/{name}"), 0
-        self._old[name] = size
         for at in range(0, size, SPLIT_ENTRIES * ENTRY.itemsize):
             end = min(size, at + SPLIT_ENTRIES * ENTRY.itemsize)
             try:
                 entries = self._read_all(name, at, end)
             except OSError:
+                self._unread[name] = size
                 return size // ENTRY.itemsize
             self._overwrite(name, at, entries)
             # Lives before may have filed some of them twice.
@@ -373,8 +373,9 @@ class TimerBuckets:
     def _read(self, name: str, at: int, end: int) -> Entries:
         entries = self._read_all(name, at, end)
         counts = are_whole(entries, name)
-        old = max(0, (self._old.get(name, 0) - at) // ENTRY.itemsize)
-        counts[:old] &= entries["position"][:old] <= self._last_position
+        if name in self._unread:  # nothing was taken out of it
+            old = max(0, (self._unread[name] - at) // ENTRY.itemsize)
+            counts[:old] &= entries["position"][:old] <= self._last_position
         return entries[counts]
 
     def _split_some(self, name: str) -> None:
@@ -430,7 +431,7 @@ class TimerBuckets:
         if name in self._open:
             self._open.pop(name)[0].close()
         self._dirty.discard(name)
-        self._old.pop(name, None)
+        self._unread.pop(name, None)
         path = f"{DIRECTORY}/{name}"
         if self._storage.exists(path):
             self._storage.unlink(path)
