@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -78,7 +79,7 @@ class Supervisor:
         self._not_up = set(CREWS[broker.configuration.settings.profile])
         self._restarts: list[tuple[int, Sequence[Role]]] = []  # (when, who)
         self._stopping = False
-        self._stop_deadline_ns = 0
+        self._stop_deadline_ns = sys.maxsize  # monotonic
         self._told_to_stop: Crew | None = None
         self._dropped = self._tell_dropped_ns = 0  # groups that were dropped since the last line
 
@@ -159,14 +160,13 @@ class Supervisor:
         """Begin a clean stop; a second call changes nothing."""
         if self._stopping:
             return
-        for _when, roles in self._restarts:
-            self._fork(roles)  # a dead writer's successor finishes what was accepted
         bound_s = self.broker.configuration.settings.stop_timeout
         self._manager.extend(f"stopping: {why}", bound_s + _GRACE_S)
-        self._begin_stop(why, bound_s * 1_000_000_000)
+        self._stop_deadline_ns = self._clock.monotonic_ns() + bound_s * 1_000_000_000
+        self._begin_stop(why)
 
     def fail(self, code: ExitCode, why: str) -> None:
-        """Begin to end after a failure, with an exit code that says so.
+        """Begin to end after a failure, with an exit code that says so; a stop ends so, too.
 
         Of a store that was moved away agents may meet an error before the supervisor looks.
         """
@@ -177,8 +177,11 @@ class Supervisor:
             self.exit_code = code
             self._log.error("failed", why=why, exit_code=int(code))
             self._manager.show(f"failed: {why}")
+            self._restarts.clear()
+            deadline_ns = self._clock.monotonic_ns() + _FAILED_STOP_NS
+            self._stop_deadline_ns = min(self._stop_deadline_ns, deadline_ns)
         if not self._stopping:
-            self._begin_stop(why, _FAILED_STOP_NS)
+            self._begin_stop(why)
 
     def _give_up(self, why: str) -> None:
         """End at once: whatever is still written goes into a store that is not ours.
@@ -189,22 +192,26 @@ class Supervisor:
         self.fail(ExitCode.STORE_BUSY, why)
         self.finished = True
 
-    def _begin_stop(self, why: str, bound_ns: int) -> None:
+    def _begin_stop(self, why: str) -> None:
         self._stopping = self.desk.closed = True
-        self._stop_deadline_ns = self._clock.monotonic_ns() + bound_ns
-        self._restarts.clear()
         self.broker.set_state(BrokerState.STOPPING)
         self._control.stop_listening()
         self._manager.tell("STOPPING=1")
         self._log.info("stopping", why=why)
 
     def _advance_stop(self, now_ns: int) -> int:
-        """Stop crews one after the other; what one still hands on is seen by the next."""
-        if self._crews and now_ns > self._stop_deadline_ns:
-            names = ", ".join(children.name_of(crew.roles) for crew in self._crews)
+        """Stop crews one after the other; what one still hands on is seen by the next.
+
+        Also what a dead one has left is handed on, by its successor.
+        """
+        left = [roles for _when, roles in self._restarts] + [crew.roles for crew in self._crews]
+        if left and now_ns > self._stop_deadline_ns:
+            names = ", ".join(map(children.name_of, left))
             self.fail(ExitCode.STORE, f"the stop took too long: {names} did not finish")
             self.finished = True
             return 1
+        if self._restarts:
+            return self._start_again(now_ns)
         if self._crews and self._told_to_stop is not self._crews[0]:
             self._told_to_stop = self._crews[0]
             self._told_to_stop.outbox.tell(wire.Stop())
@@ -364,11 +371,9 @@ class Supervisor:
             self._note_process(role, 0)
             if code == -signal.SIGKILL and not child.hung_ns:
                 forget_hand(self.broker.board, role)
-        name = children.name_of(child.roles)
-        if self._stopping:
-            if code or self._told_to_stop is not child:
-                self.fail(ExitCode.STORE, f"{name} ended with {code} during the stop")
+        if self.exit_code != ExitCode.OK or (self._told_to_stop is child and code == 0):
             return
+        name = children.name_of(child.roles)
         backoff = self._backoff_of(child.roles)
         why = "hung" if child.hung_ns else backoff.error or children.said_of_code(code)
         backoff.error = ""

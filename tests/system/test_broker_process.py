@@ -24,6 +24,7 @@ from gantrymq.shm.codes import BrokerState, ExitCode, Role
 from gantrymq.shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
 from gantrymq.temporary import Broker
 from tests.support.brokers import ServingBroker, abort_file, descriptors_of, is_alive
+from tests.support.door import opened
 from tests.support.forked import start_program
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
@@ -312,6 +313,47 @@ def test_a_stop_that_hangs_is_cut_short(tmp_path: Path) -> None:
         del broker.settings["stop_timeout"]  # a loaded machine may need longer
         broker.again().wait_until_ready()
         assert broker.stop()[0] == ExitCode.OK
+
+
+def _names(roles: tuple[Role, ...]) -> str:
+    return "+".join(role.name.lower() for role in roles)
+
+
+@mends("S119")
+@pytest.mark.parametrize("killed", [AGENTS, *((role,) for role in AGENTS)], ids=_names)
+def test_agents_that_die_amid_a_stop_have_successors(
+    tmp_path: Path, killed: tuple[Role, ...]
+) -> None:
+    """They finish what was accepted: the stop is clean, and nothing waits for `stop_timeout`."""
+    with ServingBroker(tmp_path / "home", stop_timeout=600) as broker:
+        broker.wait_until_ready()
+        board, pids = broker.board, broker.pids()
+        with Producer(broker.home) as producer:
+            producer.send("orders", b"stored")
+        os.kill(pids[Role.SCHEDULER], signal.SIGSTOP)  # the first to be told, and waited for
+        broker.process.send_signal(signal.SIGTERM)
+        poll_until(
+            lambda: board.half(layout.BOARD_STATE) == BrokerState.STOPPING, "the stop has begun"
+        )
+        for role in killed:
+            os.kill(pids[role], signal.SIGKILL)
+        os.kill(pids[Role.SCHEDULER], signal.SIGCONT)
+        code, lines = broker.stop()
+    assert code == ExitCode.OK
+    assert not abort_file(broker.home).exists()
+    replaced = {line["agent"] for line in lines if line["event"] == "agent_replaced"}
+    assert replaced == {role.name.lower() for role in killed}
+
+
+@mends("S119")
+def test_a_failure_amid_a_stop_does_not_wait_for_its_whole_time(tmp_path: Path) -> None:
+    """Nobody comes after the agents then, and those that wait for them wait in vain."""
+    with opened(tmp_path / "home", stop_timeout=600) as door:
+        supervisor = door.supervisor
+        supervisor.stop("of this test")
+        supervisor.fail(ExitCode.STORE, "of this test")
+        now_ns = supervisor._clock.monotonic_ns()
+        assert supervisor._stop_deadline_ns <= now_ns + 10_000_000_000
 
 
 def test_one_child_can_host_all_agents(tmp_path: Path) -> None:
