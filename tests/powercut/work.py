@@ -172,13 +172,17 @@ class Work:
             return text + "." * self.dice.choice([0, 10, 100, 900])
 
     def run(self, seconds: float) -> None:
-        """Work through a life: send for so long, then go on until the broker has done all."""
+        """Work through a life: send for so long, then go on until the broker has done all.
+
+        A loaded machine may need longer for a segment, which all else waits for.
+        """
         self.calm.clear()
         self.stop.clear()
-        before = self._marks()
+        before, segment = self._marks(), self._active()
         sending = self._started(*[self.send] * PRODUCERS, self.make_topics, self.operate)
         self._reading = self._started(self.listen, self.have_in_order, self.pull)
         self.calm.wait(seconds)
+        poll_until(lambda: self._active() > segment, "a segment is full", PATIENCE_S)
         self.calm.set()
         for thread in sending:
             thread.join()
@@ -203,6 +207,9 @@ class Work:
         if self.profile != "temporary":
             marks.append(low)
         return marks
+
+    def _active(self) -> int:
+        return max(_numbers(store_of(self.home) / "commitlog"), default=0)
 
     def _has_done_all(self, before: list[int]) -> bool:
         return all(now != was for now, was in zip(self._marks(), before, strict=True))
