@@ -129,9 +129,10 @@ class Appender:
         """The same, each lane by itself to the end, with its session in hand."""
         self._look_at_the_disk()
         view, taken, more = self.view, 0, 0
+        woken = view[frames.WOKEN]
         for number, lane in enumerate(self.lanes.lanes):
             hand.take(lane.session.session)
-            view[frames.CYCLE_BEGINS] = 1
+            view[frames.CYCLE_BEGINS], view[frames.WOKEN] = 1, woken
             self._drain(now_ns, number, number + 1)
             taken, more = taken + view[frames.TAKEN], more | view[frames.MORE]
         hand.drop()

@@ -28,7 +28,8 @@ from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.epoch import STORE_FILE, settle_sizes
 from gantrymq.brokerd.queuestarts import FILE as STARTS
 from gantrymq.brokerd.synctree import rename_durably
-from gantrymq.clients.home import owner_of, read_board_file, store_of
+from gantrymq.clients.home import owner_of, store_of
+from gantrymq.clients.running import board_name
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.board import attach_board
 from gantrymq.shm.codes import BrokerState
@@ -118,7 +119,7 @@ def _copy(home: Path, run: _Run) -> tuple[int, int, int]:
     """Lowest position, durable position, segments."""
     source = store_of(home)
     if is_held(source):
-        name = read_board_file(home).get("board")
+        name = board_name(home)
         if not name:
             raise Rejected(f"the broker at {home} is starting, or no GantryMQ: try again")
         return run.from_running(attach_board(name, owner=owner_of(home)))

@@ -201,6 +201,7 @@ def _open_locked(
         epoch.forget_old_boards(home, board.name)
         epoch.mark_running(storage, life, found.appended)
         epoch.announce(home, life, board)
+        lock.mark_board(held)
         reserve.keep(storage)
     except BaseException:
         unlink_board(board.name)

@@ -27,6 +27,7 @@ from typing import Final, Literal
 from gantrymq.brokerd import config, epoch, filelimit
 from gantrymq.brokerd.commitlog import room_for_segment
 from gantrymq.clients.home import SOCKET_NAME, read_board_file, run_of, store_of
+from gantrymq.clients.running import board_name
 from gantrymq.clients.spark.needs import JAVA_MIN
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.board import attach_board
@@ -314,7 +315,7 @@ def _check_runtime(patient: Patient) -> Iterator[Finding]:
     """What a kill leaves is mended by the next start; what stands in its way is wrong."""
     name = read_board_file(patient.home).get("board")
     if _is_running(patient):
-        yield from _check_broker(name)
+        yield from _check_broker(board_name(patient.home))
         return
     stray = []
     if name:
@@ -330,9 +331,9 @@ def _check_runtime(patient: Patient) -> Iterator[Finding]:
         yield Finding("runtime files", "ok", "none is stale; no broker runs")
 
 
-def _check_broker(board_name: str | None) -> Iterator[Finding]:
+def _check_broker(name: str) -> Iterator[Finding]:
     try:
-        board = attach_board(board_name or "/gantrymq-none")
+        board = attach_board(name or "/gantrymq-none")
     except (BrokerGone, GantryError) as error:
         mend = "wait if it is just starting; a RocketMQ takes the same lock; else stop it"
         yield Finding("broker", "wrong", f"the store is locked, but: {error}", mend)

@@ -18,7 +18,7 @@ from typing import Final
 from gantrymq.shm import ownfiles
 from gantrymq.shm.errors import StoreBusy
 from gantrymq.shm.held import Descriptor
-from gantrymq.shm.storelock import FLOCK, LOCK_NAME
+from gantrymq.shm.storelock import BOARD_BYTE, FLOCK, LOCK_NAME, STORE_BYTE
 
 _RETRY_S: Final = 0.02
 _F_OFD_SETLK: Final = 37
@@ -61,8 +61,14 @@ def _give_to_owner(store: Path, descriptor: int) -> None:
         os.fchown(descriptor, owner, -1)
 
 
-def _try(descriptor: int) -> bool:
-    wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+def mark_board(held: Descriptor) -> None:
+    """Say that `run/board` names the board of the life that has the lock, as long as it has it."""
+    if not _try(held.number, BOARD_BYTE):
+        raise StoreBusy("somebody else has the other byte of the store's lock: stop that program")
+
+
+def _try(descriptor: int, byte: int = STORE_BYTE) -> bool:
+    wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     try:
         fcntl.fcntl(descriptor, _F_OFD_SETLK, wanted)
     except OSError as error:

@@ -9,7 +9,7 @@ from gantrymq.shm.board import Board, attach_board
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.errors import BrokerGone
 from gantrymq.shm.layout import BOARD_STATE
-from gantrymq.shm.storelock import is_held
+from gantrymq.shm.storelock import BOARD_BYTE, is_held
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def board_name(home: Path) -> str:
     """Of the broker that runs; empty without one.
 
-    A killed broker's board is left over, but nobody holds the lock.
+    A killed broker's board is left over, and named until the next life has one.
     """
     name = read_board_file(home).get("board", "")
-    return name if name and is_held(store_of(home)) else ""
+    return name if name and is_held(store_of(home), BOARD_BYTE) else ""
 
 
 def find_board(home: Path) -> Board | None:

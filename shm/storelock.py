@@ -13,18 +13,22 @@ from typing import Final
 from gantrymq.shm.ownfiles import open_file
 
 LOCK_NAME: Final = "lock"
+#: Bytes of the lock: of whoever has the store, a RocketMQ too; and of a life of a broker that has
+#: named its board in `run/board`: until then the file names that of the life before.
+STORE_BYTE: Final = 0
+BOARD_BYTE: Final = 1
 _F_OFD_GETLK: Final = 36
 # struct flock of 64-bit Linux: type, whence, start, length, pid (must be 0).
 FLOCK: Final = struct.Struct("hhqqi4x")
 
 
-def is_held(store: str | os.PathLike[str]) -> bool:
-    """True if some broker, or a child of one, holds the lock."""
+def is_held(store: str | os.PathLike[str], byte: int = STORE_BYTE) -> bool:
+    """True if some broker, or a child of one, holds the lock, or its other byte."""
     try:
         lock = open_file(os.path.join(store, LOCK_NAME), os.O_RDWR)
     except FileNotFoundError:
         return False
-    asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     with lock:
         answer = fcntl.fcntl(lock.number, _F_OFD_GETLK, asked)
     return bool(FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

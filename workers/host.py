@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from gantrymq.workers.agent import IDLE_NS, Agent
 from gantrymq.workers.channel import EpollWaiter, SessionEvents, SocketSessionTable
+
+#: While some work, those that have nothing to do announce sleep so often.
+ROUND_NS: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -33,6 +37,7 @@ class Host:
         self._table = table
         self.waiter = waiter
         self._turn = 0
+        self._armed_ns = 0
 
     @property
     def finished(self) -> bool:
@@ -40,7 +45,11 @@ class Host:
         return self._turn == len(self._seats)
 
     def do_work(self, now_ns: int) -> int:
-        """A duty cycle of each agent."""
+        """A duty cycle of each agent.
+
+        One that has nothing to do goes on as it would in a process of its own, whose loop arms
+        then: what it hears of in no other way (the writer, of lanes at rest) waits for no others.
+        """
         work = self._table.pump(now_ns, heard=self.waiter.heard)
         self.waiter.heard = None
         for seat in self._seats:
@@ -50,10 +59,20 @@ class Host:
         self._table.answer_pass()
         if self._table.stop_wanted and not self.finished:
             self._finish_in_turn()
+        if work and now_ns - self._armed_ns > ROUND_NS:
+            self._arm_idle(now_ns)
         return work
+
+    def _arm_idle(self, now_ns: int) -> None:
+        self._armed_ns = now_ns
+        for seat in self._seats:
+            if seat.idle:
+                seat.agent.arm(now_ns)
+                seat.agent.disarm()
 
     def arm(self, now_ns: int) -> int:
         """Announce sleep for all; the shortest sleep counts."""
+        self._armed_ns = now_ns
         if self._table.stop_wanted:
             return 0
         sleep_ns = IDLE_NS

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd.checkpoint import FILE as CHECKPOINT_FILE
 from gantrymq.brokerd.checkpoint import read_checkpoint
-from gantrymq.clients.home import owner_of, read_board_file, store_of
+from gantrymq.clients.home import owner_of, store_of
+from gantrymq.clients.running import board_name
 from gantrymq.shm import layout
 from gantrymq.shm.board import attach_board
 from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted, StoreBusy
@@ -111,7 +112,7 @@ def _is_visited(storage: Storage) -> bool:
 
 def _dispatched(root: Path) -> int:
     home = root.resolve().parent
-    name = read_board_file(home).get("board", "")
+    name = board_name(home)
     try:
         if name and store_of(home).resolve() == root.resolve():
             return attach_board(name, owner=owner_of(home)).word(layout.BOARD_DISPATCHED)

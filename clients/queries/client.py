@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from functools import partial
 from typing import Final, Self, TypedDict, Unpack
 
 from gantrymq.clients.arguments import judged
@@ -85,7 +86,7 @@ class Client(Closing, OfOneProcess):
             scan_bytes=scan_bytes,
             index=index,
         )
-        return Found(request.results(self._look()), limit)
+        return Found(partial(request.results, self._look()), limit)
 
     def get(self, message_id: str, topic: str | None = None) -> FoundMessage:
         """The message with an id of either kind, or at a log position given as text.

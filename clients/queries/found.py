@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.clients.arguments import judged
@@ -101,29 +101,63 @@ class HandedOut(Results, Protocol):
 class Found:
     """Messages, newest first, read as they are asked for: iterate, or take pages.
 
-    After Corrupt the next call goes on behind the damaged message.
+    After Corrupt the next call goes on behind the damaged message. A call that ends by anything
+    else, an exception of a signal handler too, has handed nothing out: the next one searches anew
+    from where the last message was.
     """
 
-    def __init__(self, results: HandedOut, limit: int | None) -> None:
-        self._results = results
-        self._left = limit
+    def __init__(self, search: Callable[[int | None], HandedOut], limit: int | None) -> None:
+        """`search` is given `before`, and begins there."""
+        self._search = search
+        self._results = search(None)
+        self._left = sys.maxsize if limit is None else limit
+        self._before: int | None = None
+        self._damage: Corrupt | None = None  # behind what was handed out
+        self._is_amid = False  # a call has begun, and not ended
+        self._earlier: list[HandedOut] = []  # searches that were broken off
 
     def __iter__(self) -> Iterator[FoundMessage]:
         return self
 
     def __next__(self) -> FoundMessage:
         """The next older message. Raises Corrupt."""
-        if self._left is not None and self._left <= 0:
-            raise StopIteration
-        record = next(self._results)
-        if self._left is not None:
-            self._left -= 1
-        return message_of(record)
+        for message in self._take(1):
+            return message
+        raise StopIteration
 
     def page(self, count: int = 32) -> list[FoundMessage]:
-        """The next messages, at most so many; empty at the end. Raises Corrupt."""
+        """The next messages, at most so many; empty at the end. Raises Corrupt.
+
+        What comes before a damaged message is a page by itself, and the next call raises.
+        """
         (count,) = judged("Found.page", count)
-        return list(islice(self, count))
+        return self._take(count)
+
+    def _take(self, count: int) -> list[FoundMessage]:
+        taken: list[FoundMessage] = []
+        while True:
+            if self._is_amid:
+                self._earlier.append(self._results)
+                self._results, self._damage = self._search(self._before), None
+            results, self._is_amid = self._results, True
+            damage, before = self._damage, self._before
+            try:
+                while len(taken) < min(count, self._left) and damage is None:
+                    taken.append(message_of(next(results)))
+                    before = results.before
+            except StopIteration:
+                pass
+            except Corrupt as error:
+                damage = error
+            if results is self._results:  # no signal handler has gone on meanwhile
+                break
+            taken.clear()
+        self._is_amid = False
+        if damage is None or taken:
+            self._before, self._damage, self._left = before, damage, self._left - len(taken)
+            return taken
+        self._before, self._damage = results.before, None
+        raise damage
 
     @property
     def before(self) -> int | None:
@@ -131,14 +165,18 @@ class Found:
 
         Its position, or, of a message of an inner batch, its place amid that; None at first.
         """
-        return self._results.before
+        return self._before
 
     @property
     def unsearched(self) -> tuple[tuple[int, int], ...]:
         """Stretches [start, end) of the log that the answer so far leaves out."""
-        return tuple(self._results.unsearched)
+        every = [one for search in self._searches() for one in search.unsearched]
+        return tuple(dict.fromkeys(every))
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why messages may be missing; empty: none are."""
-        return tuple(self._results.reasons)
+        return tuple(dict.fromkeys(why for search in self._searches() for why in search.reasons))
+
+    def _searches(self) -> list[HandedOut]:
+        return [*self._earlier, self._results]

@@ -40,14 +40,18 @@ class Request:
     scan_bytes: int = SCAN_BYTES
     index: bool = True
 
-    def results(self, view: StoreView) -> Messages:
-        """The messages, newest first. Raises ArgumentIllegal, TopicNotFound."""
+    def results(self, view: StoreView, before: int | None = None) -> Messages:
+        """The messages, newest first, below `before` if given.
+
+        Raises ArgumentIllegal, TopicNotFound.
+        """
         self._require_sense()
         if self.topic not in view.topics():
             raise no_topic(self.topic)
         text = self.key if self.key is not None else self.message_id
         codes = [] if text is None else [index_hash(self.topic, text)]
-        before = NO_END if self.before is None else self.before
+        before = self.before if before is None else before
+        before = NO_END if before is None else before
         times = self.begin_ms, self.end_ms
         wanted = Wanted(codes, self._matches, *times, before, [self.topic])
         if codes:

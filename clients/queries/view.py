@@ -35,7 +35,7 @@ from gantrymq.shm.queuenames import DIRECTORY as _QUEUES
 from gantrymq.shm.queuenames import MEMBERS, queue_directory, root_of
 from gantrymq.shm.ranges import FILE as RANGES_FILE
 from gantrymq.shm.storage import PosixStorage, first_length
-from gantrymq.shm.storelock import is_held
+from gantrymq.shm.storelock import BOARD_BYTE, is_held
 from gantrymq.shm.storereader import StoreReader
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class RunningStore:
             return False
         state = found.st_ino, found.st_mtime_ns
         if state == self._board_file_state:  # it is replaced whole
-            return is_held(self.storage.root)
+            return is_held(self.storage.root, BOARD_BYTE)
         current = board_name(self._home) == self.board.name
         self._board_file_state = state if current else (0, 0)
         return current

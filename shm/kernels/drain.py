@@ -232,7 +232,7 @@ def look_at_lanes(table: Words, board: Bytes, batch: Words, first: int, end: int
         publish_counters(machine.raw(board), words)
         if words[frames.WOKEN]:
             words[frames.WOKEN] = 0
-            wake_lanes(lanes, end)
+            wake_lanes(lanes, first, end)
     for number in range(first, end):
         lane = machine.words_at(lanes[number])
         if lane[frames.HOT]:

@@ -65,9 +65,9 @@ def arm_lanes(table: Words, count: int) -> int:
 
 
 @kernel()
-def wake_lanes(table: Words, count: int) -> None:
+def wake_lanes(table: Words, first: int, end: int) -> None:
     """Poll busy lanes again; idle ones stay armed until they have something."""
-    for number in range(count):
+    for number in range(first, end):
         lane = machine.words_at(table[number])
         arena = machine.bytes_at(lane[frames.ARENA_AT])
         if not lane[frames.OVER] and (lane[frames.HOT] or _has_something(arena, lane)):

@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.brokerd import lock
 from gantrymq.brokerd.agents import SENDERS
+from gantrymq.clients.home import read_board_file
 from gantrymq.clients.producer import Producer
+from gantrymq.clients.running import find_board
 from gantrymq.clients.session import Session
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import LanePlan
@@ -23,7 +26,7 @@ from gantrymq.shm.board import attach_board
 from gantrymq.shm.codes import BrokerState, ExitCode, Role
 from gantrymq.shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
 from gantrymq.temporary import Broker
-from tests.support.brokers import ServingBroker, abort_file, descriptors_of, is_alive
+from tests.support.brokers import ServingBroker, abort_file, command, descriptors_of, is_alive
 from tests.support.door import opened
 from tests.support.forked import start_program
 from tests.support.trials import mends
@@ -311,6 +314,23 @@ def test_a_stop_that_hangs_is_cut_short(tmp_path: Path) -> None:
         assert abort_file(broker.home).exists()
         poll_until(lambda: not any(map(is_alive, pids.values())), "all are gone")
         del broker.settings["stop_timeout"]  # a loaded machine may need longer
+        broker.again().wait_until_ready()
+        assert broker.stop()[0] == ExitCode.OK
+
+
+@mends("S123")
+def test_a_killed_life_is_not_taken_for_the_one_that_starts(tmp_path: Path) -> None:
+    """Its board is named until the next life has one; who has the lock meanwhile is not ready."""
+    with ServingBroker(tmp_path / "home") as broker:
+        broker.wait_until_ready()
+        broker.kill_all()
+        with lock.acquire(broker.home / "store", 60.0):  # as a start does first
+            assert read_board_file(broker.home)["board"]
+            assert find_board(broker.home) is None
+            status = command("status", "--home", broker.home)
+            assert status.returncode == ExitCode.NO_BROKER, status
+            backup = command("store", "backup", tmp_path / "copy", "--home", broker.home)
+            assert "is starting" in backup.stderr
         broker.again().wait_until_ready()
         assert broker.stop()[0] == ExitCode.OK
 

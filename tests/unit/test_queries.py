@@ -10,6 +10,7 @@ import subprocess
 import sys
 from bisect import bisect_left
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from gantrymq.shm.record import STRUCTURE, Record
 from gantrymq.shm.segment import open_log
 from gantrymq.shm.storage import PosixStorage
 from tests.support.indexing import Indexing
+from tests.support.interrupts import Interrupt, interrupt_each
 from tests.support.keyed import SEGMENT_BYTES, TOPICS, WORDS, write_keyed_log
 from tests.support.memory_sessions import add_topic
 from tests.support.sealed import segment_of, write_segment
@@ -77,7 +79,7 @@ class Place:
 
     def found(self, request: Request) -> list[int]:
         """Positions, in the order of the answer, by pages of three."""
-        answer = Found(request.results(self.view), None)
+        answer = Found(partial(request.results, self.view), None)
         pages = iter(lambda: answer.page(3), [])
         positions = [message.position for page in pages for message in page]
         assert answer.unsearched == ()
@@ -214,7 +216,7 @@ def test_a_file_that_does_not_hold_is_not_believed(tmp_path: Path, seed: int) ->
             del data[dice.randrange(100, len(data)) :]
         files[1].write_bytes(data)
         request = replace(any_request(dice, place), index=True)
-        answer = Found(request.results(place.view), None)
+        answer = Found(partial(request.results, place.view), None)
         assert [message.position for message in answer] == place.wanted(request), request
         told += bool(answer.reasons)
         assert all(files[1].name in reason for reason in answer.reasons)
@@ -224,7 +226,7 @@ def test_a_file_that_does_not_hold_is_not_believed(tmp_path: Path, seed: int) ->
 def test_what_is_left_out_is_said(tmp_path: Path, seed: int) -> None:
     place = Place(tmp_path, random.Random(seed))
     request = Request(topic="orders", key="a", scan_bytes=1)
-    answer = Found(request.results(place.view), None)
+    answer = Found(partial(request.results, place.view), None)
     place.index_up_to(place.records[0].physical_offset)
     newest = place.records[-1].physical_offset // SEGMENT_BYTES * SEGMENT_BYTES
     found = [message.position for message in answer]
@@ -252,7 +254,7 @@ def test_a_damaged_message_is_named_and_the_others_come(
     data = bytearray(path.read_bytes())
     data[broken.physical_offset - base + place_in_record] ^= 0x80
     path.write_bytes(data)
-    answer = Found(request.results(place.view), None)
+    answer = Found(partial(request.results, place.view), None)
     assert next(answer).position == wanted[0]
     with pytest.raises(Corrupt, match=f"record at {wanted[1]} is damaged"):
         next(answer)
@@ -355,3 +357,79 @@ def test_times_of_a_stretch_are_those_of_its_messages(tmp_path: Path) -> None:
     (tmp_path / "consumequeue" / "orders" / "0" / f"{320:020d}").unlink()  # expired
     gone = LogFiles(str(tmp_path), StoppedStore(PosixStorage(str(tmp_path)), Shape(1, 1)))
     assert gone.all_store_ms(QUEUE, 14, 34).tolist() == [*times[14:16], *[0] * 16, *times[32:34]]
+
+
+class Pages:
+    """Positions in the order of an answer, by pages; a call that is broken off gives nothing."""
+
+    def __init__(self, place: Place, request: Request) -> None:
+        self.answer = Found(partial(request.results, place.view), None)
+        self.positions: list[int] = []
+        self.is_over = False
+
+    def turn(self) -> None:
+        page = self.answer.page(4)
+        self.positions += [message.position for message in page]
+        self.is_over = not page
+
+
+@mends("S121")
+@pytest.mark.parametrize("indexed", [0, 0.9, 0.99])
+def test_what_a_handler_breaks_off_comes_again(tmp_path: Path, seed: int, indexed: float) -> None:
+    """At any place of a page, whether the index or the log has what is found."""
+    place = Place(tmp_path, random.Random(seed))
+    place.index_up_to(place.records[int(indexed * len(place.records))].physical_offset)
+    request = Request(topic="orders", key="a")
+    wanted = place.wanted(request)[:12]
+
+    def play(interrupt: Interrupt) -> None:
+        pages = Pages(place, request)
+        with interrupt:
+            while len(pages.positions) < len(wanted):
+                pages.turn()
+        while len(pages.positions) < len(wanted):
+            pages.turn()
+            assert not pages.is_over, "the end came early"
+        assert pages.positions[: len(wanted)] == wanted
+
+    for _ in range(3):
+        interrupt_each(play)
+
+
+@mends("S121")
+def test_a_handler_may_go_on_with_an_answer_amid_a_page(tmp_path: Path, seed: int) -> None:
+    """Each message comes once, there or here."""
+    place = Place(tmp_path, random.Random(seed))
+    place.index_up_to(place.records[len(place.records) // 2].physical_offset)
+    request = Request(topic="orders", key="a")
+    pages = Pages(place, request)
+
+    def play(interrupt: Interrupt) -> None:
+        pages.__init__(place, request)  # type: ignore[misc]
+        with interrupt:
+            while not pages.is_over:
+                pages.turn()
+        assert sorted(pages.positions, reverse=True) == place.wanted(request)
+
+    interrupt_each(play, handler=pages.turn)
+
+
+@mends("S122")
+def test_a_page_with_a_damaged_message_loses_no_other(tmp_path: Path, seed: int) -> None:
+    place = Place(tmp_path, random.Random(seed))
+    place.index_up_to(place.end)
+    request = Request(topic="orders", key="a")
+    wanted = place.wanted(request)
+    base = wanted[2] // SEGMENT_BYTES * SEGMENT_BYTES
+    path = tmp_path / "store" / "commitlog" / f"{base:020d}"
+    data = bytearray(path.read_bytes())
+    data[wanted[2] - base + 7] ^= 0x80
+    path.write_bytes(data)
+    answer = Found(partial(request.results, place.view), None)
+    assert [message.position for message in answer.page(50)] == wanted[:2]
+    assert answer.before == wanted[1]
+    with pytest.raises(Corrupt, match=f"record at {wanted[2]} is damaged"):
+        answer.page(50)
+    found = [message.position for page in iter(lambda: answer.page(5), []) for message in page]
+    assert found == wanted[3:]
+    place.indexing.stop()
