@@ -26,6 +26,7 @@ from gantrymq.shm.kernels.words import store_word
 from gantrymq.workers.groups.agent import Groups
 from gantrymq.workers.groups.membership import Membership
 from gantrymq.workers.groups.peer import Peer
+from gantrymq.workers.host import Host
 from gantrymq.workers.inhand import InHand
 
 
@@ -266,6 +267,11 @@ def never_suspected() -> None:
     put_over(InHand, "is_condemned", lambda *_: False)
 
 
+def armed_with_others_only() -> None:
+    """An agent does not arm while another of its process has something to do."""
+    put_over(Host, "_arm_idle", lambda *_: None)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -289,5 +295,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         removed_undispatched,
         limited_by_ends_that_have_moved,
         never_suspected,
+        armed_with_others_only,
     )
 }

@@ -16,6 +16,8 @@ from gantrymq.brokerd import epoch
 from gantrymq.brokerd.batchunits import complete_of_board
 from gantrymq.shm import layout
 from gantrymq.shm.codes import Role
+from gantrymq.workers.failure import has_failed
+from gantrymq.workers.host import Host
 from tests.sim.downfalls import SELDOM, STEPS_MAX, cut_power, kill_everything, lose_power
 from tests.sim.kills import kill_an_agent, kill_at_a_mark
 from tests.support import simpoison, simwidth
@@ -25,6 +27,7 @@ from tests.support.model import End, Model
 from tests.support.simbatches import check_batch_units, write_topics
 from tests.support.simclients import SimConsumer
 from tests.support.simdisk import DISK_BYTES, ROOM_FOR_ALL
+from tests.support.simhost import SimHostMachine
 from tests.support.simmachine import ROLES, SimMachine
 from tests.support.simpace import file_few, tarry
 from tests.support.simproducer import SimProducer
@@ -140,11 +143,13 @@ class World:
         return True
 
 
-def new_world(seed: int, produces: type[SimProducer] = SimProducer) -> World:
+def new_world(
+    seed: int, produces: type[SimProducer] = SimProducer, machine_of: type[SimMachine] = SimMachine
+) -> World:
     """A machine that is about to start, with two producers and two consumers."""
     safe = frozenset(name for name in TOPICS if TOPICS[name][1] == "durable")
     simulation, model = Simulation(seed), Model(safe)
-    machine = SimMachine(simulation, model, TOPICS)
+    machine = machine_of(simulation, model, TOPICS)
     file_few(simwidth.dice_of(seed, "timers"))
     if BATCH_TOPICS:
         write_topics(machine.disk, {name: TOPICS[name] for name in BATCH_TOPICS})
@@ -155,6 +160,12 @@ def new_world(seed: int, produces: type[SimProducer] = SimProducer) -> World:
         world.add_consumer()
     world.add_recaller()
     return world
+
+
+def machine_of(seed: int) -> type[SimMachine]:
+    """One process an agent, or, in one of four, one for all."""
+    shared = simwidth.dice_of(seed, "processes").random() < 1 / 4
+    return SimHostMachine if shared else SimMachine
 
 
 # ----------------------------------------------------------------------------------------- faults
@@ -302,12 +313,25 @@ def poison_a_request(world: World) -> None:
         world.machine.poisons.put(role, session)
 
 
+def stop_amid_work(world: World) -> None:
+    """A clean stop while clients send and read, then a start."""
+    machine, simulation = world.machine, world.simulation
+    hold_faults(world)
+    simulation.run_until(lambda: machine.running, STEPS_MAX)
+    world.more_traffic()
+    pause = simulation.steps + world.dice.randint(20, 400)
+    simulation.run_until(partial(simulation.has_reached, pause), STEPS_MAX)
+    if machine.running and machine.board is not None and not has_failed(machine.board):
+        finish(world)
+        machine.kill_broker(End.STOP)
+
+
 FAULTS: tuple[Callable[[World], None], ...] = (
     kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, lose_power, change_members,
     step_the_clock, break_the_disk, die_together_at_a_mark, fill_the_disk, unleash_a_vandal,
     run_out_of_descriptors,
     drop_a_connection, fill_the_disk_of_groups, let_time_pass, overfill_the_disk,
-    poison_a_request,
+    poison_a_request, stop_amid_work,
 )  # fmt: skip
 
 
@@ -316,7 +340,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
 
 def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> World:
     """One run; raises what the oracle or an agent finds. Returns the world for statistics."""
-    world = new_world(seed)
+    world = new_world(seed, machine_of=machine_of(seed))
     simulation = world.simulation
     go_through(world, faults)
     simulation.run_until(world.settled, STEPS_MAX, SELDOM)
@@ -363,13 +387,14 @@ def wait(world: World) -> None:
 
 
 def _has_come_to_rest(actor: AgentActor) -> bool:
+    if isinstance(actor.agent, Host):
+        return actor.agent.finished
     actor.bell.ring()  # it does not sleep over it
     return actor.is_at_rest
 
 
-def calm(world: World) -> None:
-    """No more faults, and somebody who consumes."""
-    world.simulation.note("calm")
+def hold_faults(world: World) -> None:
+    """None of those that are planned comes."""
     world.simulation.kill_at_mark("", 1)
     world.machine.then = None
     make_room(world)
@@ -377,21 +402,30 @@ def calm(world: World) -> None:
     world.machine.plans.supervisor = ()
     for storage in world.machine.stores.values():
         storage.faults.faults = ()
+
+
+def calm(world: World) -> None:
+    """No more faults, and somebody who consumes."""
+    world.simulation.note("calm")
+    hold_faults(world)
     if not world.consumers:
         world.add_consumer()
 
 
 def stop_cleanly(world: World) -> None:
+    """Without clients."""
+    world.kill_clients()
+    finish(world)
+
+
+def finish(world: World) -> None:
     """As the supervisor does it: each agent in turn finishes what was accepted."""
     machine, simulation = world.machine, world.simulation
-    world.kill_clients()
-    for role in ROLES:
-        name = role.name.lower()
+    for name in machine.processes():
         simulation.run_until(partial(simulation.actors.__contains__, name), STEPS_MAX)
         actor = simulation.actors[name]
         assert isinstance(actor, AgentActor), name
-        machine.tables[role].stop = True
-        machine.bell(role).ring()
+        machine.tell_to_stop(name)
         actor.idle_cycles = 0
         simulation.run_until(partial(_has_come_to_rest, actor), STEPS_MAX)
         simulation.remove(name)

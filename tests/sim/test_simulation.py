@@ -142,10 +142,14 @@ def test_what_came_due_and_was_lost_is_consumed_again(plant: str, simulate: Prog
     assert ("StalledError" in done.stdout) == bool(plant), done.stdout
 
 
-#: Most seeds that a planted bug is looked for in: of its faults, one in ten or more finds it.
-MOST = 120
+#: Most seeds that a planted bug is looked for in: of its faults, one in fifty or more finds it.
+MOST = 400
 #: Few seeds find these: the suite begins shortly before one that does.
-LATER = {"counted_before_filed": 27}
+LATER = {
+    "armed_with_others_only": 14,
+    "clock_before_the_look": 142,
+    "counted_before_filed": 38,
+}
 #: Planted bug -> faults that make it likely.
 WITHIN = {
     "ack_before_append": "kill_at_a_mark",
@@ -179,6 +183,7 @@ WITHIN = {
     "lost_at_the_minute": "none",
     "never_suspected": "poison_a_request",
     "awake_while_catching_up": "kill_everything",
+    "armed_with_others_only": "stop_amid_work",
 }
 
 

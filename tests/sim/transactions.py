@@ -115,7 +115,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
 
 def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> World:
     """One run; raises what the oracle or an agent finds. Returns the world for statistics."""
-    world = scenario.new_world(seed, SimTransactor)
+    world = scenario.new_world(seed, SimTransactor, scenario.machine_of(seed))
     simulation = world.simulation
     world.machine.disk.file_bytes_max = FILE_BYTES_MAX
     scenario.go_through(world, faults)

@@ -24,7 +24,7 @@ from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board, format_board
 from gantrymq.shm.clock import Clock
 from gantrymq.shm.codes import BrokerState, Role
-from gantrymq.workers.agent import Bells
+from gantrymq.workers.agent import Agent, Bells
 from gantrymq.workers.failure import has_failed
 from gantrymq.workers.inhand import forget_hand
 from gantrymq.workers.session import Session
@@ -153,6 +153,7 @@ class SimMachine:
     """See the module. An actor itself: the supervisor."""
 
     name = "supervisor"
+    SESSIONS: ClassVar[type[SimSessions]] = SimSessions
     #: What the bells of agents are.
     BELL: ClassVar[type[SimBell | EventBell]] = SimBell
 
@@ -193,6 +194,7 @@ class SimMachine:
         self._next_ns = NEVER_NS  # when the first of these is due
         self._stirred = False  # an agent has said something that is not heard yet
         self._not_up: set[Role] = set()  # never open yet in this life
+        self._processes = frozenset(self.processes())
         self.open_last: Role | None = None  # at the next start
         self._slowness = simwidth.dice_of(simulation.seed, "starts")
         self.poisons = simpoison.Poisons()
@@ -267,10 +269,10 @@ class SimMachine:
 
     def observe(self, who: str) -> None:
         """After each step that may publish: what was published as durable once must stay."""
-        if self.board is not None and who in _PUBLISHERS:
+        if self.board is not None and (who in _PUBLISHERS or who in self._processes):
             self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
             appended = self.board.word(layout.BOARD_APPENDED)
-            writer = self.simulation.actors.get(Role.WRITER.name.lower())
+            writer = self.simulation.actors.get(self.process_of(Role.WRITER))
             if isinstance(writer, AgentActor):
                 self._writer_began_ns = writer.began_ns
             clock, began_ns = self.simulation.clock, self._writer_began_ns
@@ -346,9 +348,9 @@ class SimMachine:
         for role, delay_ns in delays.items():
             if delay_ns:
                 self.simulation.note(f"{role.name} is open {delay_ns / 1e6:.0f} ms later")
-                self._later(delay_ns, partial(self.start_agent, role))
+                self._later(delay_ns, partial(self.start_process, self.process_of(role)))
             else:
-                self.start_agent(role)
+                self.start_process(self.process_of(role))
 
     def _check_queues(self) -> None:
         board = self.board
@@ -377,11 +379,51 @@ class SimMachine:
         pauses = self.simulation.pause_share > 0
         return SimBoard(memory, self.simulation.pause) if pauses else Board(memory)
 
+    # ----------------------------------------------------------------------------------- processes
+
+    def process_of(self, role: Role) -> str:
+        """The actor that an agent is, or is in."""
+        return role.name.lower()
+
+    def roles_in(self, name: str) -> tuple[Role, ...]:
+        """The agents of a process; none if it is another actor."""
+        return tuple(role for role in ROLES if role.name.lower() == name)
+
+    def processes(self) -> list[str]:
+        """In the order of a clean stop."""
+        return [role.name.lower() for role in ROLES]
+
+    def agent_of(self, role: Role) -> Agent | None:
+        """An agent that runs."""
+        actor = self.simulation.actors.get(self.process_of(role))
+        return actor.agent if isinstance(actor, AgentActor) else None
+
+    def tell_to_stop(self, name: str) -> None:
+        """A process finishes what was accepted."""
+        for role in self.roles_in(name):
+            self.tables[role].stop = True
+            self.bell(role).ring()
+
+    def start_process(self, name: str) -> None:
+        """Start or replace one."""
+        (role,) = self.roles_in(name)
+        self.start_agent(role)
+
     def start_agent(self, role: Role) -> None:
-        """Start or replace one agent; it is told of all sessions."""
+        """Start or replace one that has a process of its own."""
         if self.board is None:
             return
-        table = self.tables[role] = SimSessions(self._stir, self.model.session_over)
+        agent = self.build(role)
+        if agent is None:
+            self._later(RESTART_NS, partial(self.start_agent, role))
+            return
+        self.simulation.add(AgentActor(agent, self.bell(role), self.progress_of(role)))
+        self.is_up(role)
+
+    def build(self, role: Role) -> Agent | None:
+        """Open an agent that is told of all sessions; None if it dies of that."""
+        assert self.board is not None, "it runs"
+        table = self.tables[role] = self.SESSIONS(self._stir, self.model.session_over)
         if role is Role.GROUPS:
             self.told_losses.clear()
         for number, session in self._unsettled.items() if role is Role.GROUPS else ():
@@ -393,17 +435,24 @@ class SimMachine:
         storage = self._storage(name, self.plans.agents.pop(role, ()))
         env = AgentEnv(storage, self._clock(), self.board, self._bells, self.configuration.settings)
         try:
-            agent = agents.build(role, replace(env, sessions=table))
+            return agents.build(role, replace(env, sessions=table))
         except (KilledError, OSError) as death:
             full = isinstance(death, OSError) and death.errno == errno.ENOSPC
             if isinstance(death, OSError) and not (storage.faults.met or full):
                 raise
             self.simulation.note(f"{name} dies while starting: {death}")
-            self._later(RESTART_NS, partial(self.start_agent, role))
-            return
-        bell = getattr(self._bells, name)
+            return None
+
+    def progress_of(self, role: Role) -> Callable[[], int]:
+        """Counts what an agent has done."""
         board, word = self.board, _PROGRESS.get(role, 0)
-        self.simulation.add(AgentActor(agent, bell, lambda: board.word(word) if word else 0))
+        assert board is not None, "it runs"
+        return lambda: board.word(word) if word else 0
+
+    def is_up(self, role: Role) -> None:
+        """Once every agent has been, sessions may attach."""
+        board = self.board
+        assert board is not None, "it runs"
         self._not_up.discard(role)
         if not self._not_up and not has_failed(board):
             board.set_half(layout.BOARD_STATE, BrokerState.READY)
@@ -413,8 +462,8 @@ class SimMachine:
         return SimAgentClock(clock, self.simulation.pause) if pauses else clock
 
     def kill_agent(self, role: Role) -> None:
-        """SIGKILL one agent between two of its steps; the supervisor replaces it."""
-        name = role.name.lower()
+        """SIGKILL an agent's process between two of its steps; the supervisor replaces it."""
+        name = self.process_of(role)
         if name not in self.simulation.actors:
             return
         self.simulation.note(f"kill {name}")
@@ -425,8 +474,8 @@ class SimMachine:
         """All agents and the supervisor at once; a power cut takes the clients' machine too."""
         self.simulation.note(end.value)
         self.model.broker_over()
-        for role in ROLES:
-            self.simulation.remove(role.name.lower())
+        for name in self.processes():
+            self.simulation.remove(name)
         for storage in self.stores.values():
             storage.dead = True
         self.simulation.bury()
@@ -450,16 +499,18 @@ class SimMachine:
         self._later(RESTART_NS, self.start)
 
     def _on_death(self, name: str) -> None:
-        if name == Role.WRITER.name.lower():
+        roles = self.roles_in(name)
+        if Role.WRITER in roles:
             self.model.moments.writer_died(self._writer_began_ns)
-        for role in ROLES:
-            if role.name.lower() == name:
-                self.stores[name].dead = True
-                self.simulation.bury()
-                self.tables.pop(role, None)
-                if self.board is not None and not self.poisons.has_struck():
-                    forget_hand(self.board, role)  # as the supervisor does after a SIGKILL
-                self._later(RESTART_NS, partial(self.start_agent, role))
+        struck = bool(roles) and self.board is not None and self.poisons.has_struck()
+        for role in roles:
+            self.stores[role.name.lower()].dead = True
+            self.simulation.bury()
+            self.tables.pop(role, None)
+            if self.board is not None and not struck:
+                forget_hand(self.board, role)  # as the supervisor does after a SIGKILL
+        if roles:
+            self._later(RESTART_NS, partial(self.start_process, name))
         for role in ROLES:
             self.bell(role).ring()  # as Broker.ring_all
         then, self.then = self.then or (lambda: None), None

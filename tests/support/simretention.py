@@ -11,7 +11,6 @@ from gantrymq.workers.groups.agent import Groups
 from gantrymq.workers.groups.progress import UNSET
 from gantrymq.workers.sparetime import InSpareTime
 from tests.support.simstorage import SimStorage
-from tests.support.simulation import AgentActor
 
 if TYPE_CHECKING:
     from tests.support.simmachine import SimMachine
@@ -34,8 +33,7 @@ def expire(machine: SimMachine, low: int) -> None:
 
 
 def _ledger(machine: SimMachine) -> Any:  # noqa: ANN401 - workers.groups.ledger.Ledger, None if it died
-    actor = machine.simulation.actors.get(Role.GROUPS.name.lower())
-    agent = actor.agent if isinstance(actor, AgentActor) else None
+    agent = machine.agent_of(Role.GROUPS)
     groups = agent._first if isinstance(agent, InSpareTime) else None
     return groups.ledger if isinstance(groups, Groups) else None
 
