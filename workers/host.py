@@ -9,8 +9,10 @@ from typing import Final
 from gantrymq.workers.agent import IDLE_NS, Agent
 from gantrymq.workers.channel import EpollWaiter, SessionEvents, SocketSessionTable
 
-#: While some work, those that have nothing to do announce sleep so often.
+#: While some work, those that have nothing to do announce sleep so often, and no more often than
+#: after so many cycles: with very many sessions that costs as much as a cycle.
 ROUND_NS: Final = 1_000_000
+ROUND_CYCLES: Final = 8
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class Host:
         self._table = table
         self.waiter = waiter
         self._turn = 0
-        self._armed_ns = 0
+        self._armed_ns = self._cycles = 0  # when all last did, and cycles with work since
 
     @property
     def finished(self) -> bool:
@@ -59,12 +61,14 @@ class Host:
         self._table.answer_pass()
         if self._table.stop_wanted and not self.finished:
             self._finish_in_turn()
-        if work and now_ns - self._armed_ns > ROUND_NS:
-            self._arm_idle(now_ns)
+        if work:
+            self._cycles += 1
+            if self._cycles >= ROUND_CYCLES and now_ns - self._armed_ns > ROUND_NS:
+                self._arm_idle(now_ns)
         return work
 
     def _arm_idle(self, now_ns: int) -> None:
-        self._armed_ns = now_ns
+        self._armed_ns, self._cycles = now_ns, 0
         for seat in self._seats:
             if seat.idle:
                 seat.agent.arm(now_ns)
@@ -72,7 +76,7 @@ class Host:
 
     def arm(self, now_ns: int) -> int:
         """Announce sleep for all; the shortest sleep counts."""
-        self._armed_ns = now_ns
+        self._armed_ns, self._cycles = now_ns, 0
         if self._table.stop_wanted:
             return 0
         sleep_ns = IDLE_NS
