@@ -51,6 +51,12 @@ def judged(call: str, *values: Any) -> list[Any]:  # noqa: ANN401 - of any kind
     return [judge(name, value) for (name, judge), value in zip(rows.items(), values, strict=True)]
 
 
+def require_known(call: str, known: Iterable[str], given: Iterable[str]) -> None:
+    """Raise TypeError, as Python does, for a keyword argument that a callable does not have."""
+    for name in set(given).difference(known):
+        raise TypeError(f"{call}() has no argument {name!r}: there are {', '.join(known)}")
+
+
 def refused(
     name: str,
     value: object,

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, Unpack
 
-from gantrymq.clients.arguments import TIMEOUT_S, judged
+from gantrymq.clients.arguments import TIMEOUT_S, judged, require_known
 from gantrymq.clients.attachment import Attachment
 from gantrymq.clients.closing import OfOneProcess
 from gantrymq.clients.member import Terms
@@ -80,6 +80,7 @@ class PushConsumer(OfOneProcess):
         self.group, self._filters, self._listener, home = judged(
             "PushConsumer", group, subscription, listener, home
         )
+        require_known("PushConsumer", PushOptions.__annotations__, options)
         self.options = Options(**options)
         self._home = home
         self._pid = 0

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, Self, TypedDict, Unpack
 
-from gantrymq.clients.arguments import judged
+from gantrymq.clients.arguments import judged, require_known
 from gantrymq.clients.closing import Closing, OfOneProcess
 from gantrymq.clients.home import find_home
 from gantrymq.clients.message import MessageQueue
@@ -71,8 +71,10 @@ class Client(Closing, OfOneProcess):
         `begin` and `end` are times of storing (a datetime, or Unix ms), both count; `before` goes
         on below a log position (`Found.before`). Of inner batches their messages come. Where the
         key index does not reach (yet) up to `scan_bytes` of the log are looked through; without
-        `index` the log alone. Raises Rejected for what no message can have, TopicNotFound.
+        `index` the log alone. Raises Rejected for what no message can have, TopicNotFound;
+        TypeError for a part that does not exist.
         """
+        require_known("Client.query", QueryParts.__annotations__, parts)
         topic, key, limit, message_id, begin, end, before, scan_bytes, index = judged(
             "Client.query", topic, key, limit, *(parts.get(*part) for part in _PARTS)
         )

@@ -181,6 +181,15 @@ def test_wrong_arguments_are_refused_by_name_and_harm_nothing(scene: Scene, name
     assert not faults, "\n".join(faults)
 
 
+@mends("S124")
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_an_argument_that_does_not_exist_is_refused_by_name(scene: Scene, name: str) -> None:
+    call, good = RECIPES[name](scene)
+    with pytest.raises((TypeError, gantrymq.SettingIllegal), match="no_such_argument"):
+        call(**good, no_such_argument=1)
+    call(**good)
+
+
 def try_one(
     scene: Scene,
     recipe: tuple[Call, dict[str, object]],
