@@ -162,9 +162,12 @@ def new_world(
     return world
 
 
-def machine_of(seed: int) -> type[SimMachine]:
-    """One process an agent, or, in one of four, one for all."""
-    shared = simwidth.dice_of(seed, "processes").random() < 1 / 4
+def machine_of(seed: int, faults: tuple[Callable[[World], None], ...]) -> type[SimMachine]:
+    """One process an agent, or, in one of four seeds, one for all.
+
+    Not where only faults of single agents are asked for.
+    """
+    shared = stop_amid_work in faults and simwidth.dice_of(seed, "processes").random() < 1 / 4
     return SimHostMachine if shared else SimMachine
 
 
@@ -340,7 +343,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
 
 def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> World:
     """One run; raises what the oracle or an agent finds. Returns the world for statistics."""
-    world = new_world(seed, machine_of=machine_of(seed))
+    world = new_world(seed, machine_of=machine_of(seed, faults))
     simulation = world.simulation
     go_through(world, faults)
     simulation.run_until(world.settled, STEPS_MAX, SELDOM)

@@ -110,12 +110,13 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     scenario.let_time_pass,
     ask_for_timers,
     scenario.overfill_the_disk,
+    scenario.stop_amid_work,
 )
 
 
 def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> World:
     """One run; raises what the oracle or an agent finds. Returns the world for statistics."""
-    world = scenario.new_world(seed, SimTransactor, scenario.machine_of(seed))
+    world = scenario.new_world(seed, SimTransactor, scenario.machine_of(seed, faults))
     simulation = world.simulation
     world.machine.disk.file_bytes_max = FILE_BYTES_MAX
     scenario.go_through(world, faults)

@@ -68,7 +68,9 @@ class GoldenStore:
 def unpack(name: str, directory: Path) -> GoldenStore:
     """Unpack a set's archive into a directory of the caller."""
     with tarfile.open(fileobj=io.BytesIO(_archive(name))) as archive:
-        archive.extractall(directory, filter="data")
+        # As documented for Pythons that may have no filters, which came with 3.11.4.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(directory)
     return GoldenStore(name, directory)
 
 

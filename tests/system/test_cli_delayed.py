@@ -224,7 +224,7 @@ def test_what_waits_is_late_or_dead_is_shown(unique_name: str) -> None:
                 producer.send(topic, b"x", delay=HOUR_S)
             producer.send(topic, b"x", delay_level=18)
             for _ in range(5):
-                producer.send(topic, b"soon", delay=0.05)
+                producer.send(topic, b"soon", delay=0.8)  # it is read before it is due
         with PushConsumer(
             group, [topic], lambda _m: ConsumeResult.DEAD_LETTER, home=home, consume_from=FIRST
         ):
