@@ -60,7 +60,7 @@ RESTART_NS = 1_000_000
 NEVER_NS = 1 << 62
 _TALLIED = ("no_space_for_index", "no_space_for_producers", "segments_removed", "segments_held")
 #: Who moves `appended`, `durable` or `low`, and who makes a board.
-_PUBLISHERS = frozenset({"writer", "flusher", "groups", "supervisor"})
+_PUBLISHERS = (Role.WRITER, Role.FLUSHER, Role.GROUPS)
 _PROGRESS = {
     Role.WRITER: layout.BOARD_APPENDED,
     Role.FLUSHER: layout.BOARD_DURABLE,
@@ -194,7 +194,7 @@ class SimMachine:
         self._next_ns = NEVER_NS  # when the first of these is due
         self._stirred = False  # an agent has said something that is not heard yet
         self._not_up: set[Role] = set()  # never open yet in this life
-        self._processes = frozenset(self.processes())
+        self._publishers = {self.name, *(self.process_of(role) for role in _PUBLISHERS)}
         self.open_last: Role | None = None  # at the next start
         self._slowness = simwidth.dice_of(simulation.seed, "starts")
         self.poisons = simpoison.Poisons()
@@ -269,7 +269,7 @@ class SimMachine:
 
     def observe(self, who: str) -> None:
         """After each step that may publish: what was published as durable once must stay."""
-        if self.board is not None and (who in _PUBLISHERS or who in self._processes):
+        if self.board is not None and who in self._publishers:
             self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
             appended = self.board.word(layout.BOARD_APPENDED)
             writer = self.simulation.actors.get(self.process_of(Role.WRITER))
