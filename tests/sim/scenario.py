@@ -430,7 +430,7 @@ def finish(world: World) -> None:
         assert isinstance(actor, AgentActor), name
         machine.tell_to_stop(name)
         actor.idle_cycles = 0
-        simulation.run_until(partial(_has_come_to_rest, actor), STEPS_MAX)
+        simulation.run_until(partial(_has_come_to_rest, actor), STEPS_MAX // 2)
         simulation.remove(name)
         actor.agent.close()
     assert machine.board is not None, "it was running"

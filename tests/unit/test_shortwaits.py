@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -67,12 +68,27 @@ def test_run_waits_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken == [consumer._events]
 
 
+class Late(threading.Thread):
+    """It does not begin before whoever starts it waits for that, or has been broken off."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.is_given_up = False
+
+    def _bootstrap_inner(self) -> None:
+        inner: Any = super()
+        started: Any = vars(self)["_started"]
+        while not started._cond._waiters and not self.is_given_up:
+            os.sched_yield()
+        inner._bootstrap_inner()
+
+
 @mends("S99")
 def test_what_a_handler_raises_as_a_thread_starts_is_what_comes_out() -> None:
     """Also amid the wait for it, where CPython lets go of a lock twice."""
     places, number, is_left = set(), 0, True
     while is_left:
-        thread = threading.Thread(target=lambda: None, daemon=True)
+        thread = Late()
         interrupt = Interrupt(number)
         raised = False
         with interrupt:
@@ -80,6 +96,7 @@ def test_what_a_handler_raises_as_a_thread_starts_is_what_comes_out() -> None:
                 start(thread)
             except Interrupted:
                 raised = True
+        thread.is_given_up = True
         assert raised == interrupt.was_hit, interrupt.place
         places.add(interrupt.place.partition(":")[0])
         number, is_left = number + 1, interrupt.was_hit
