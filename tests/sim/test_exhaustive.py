@@ -19,7 +19,7 @@ from tests.support.tree import ROOT
 #: Of the states of a script, this run tries one share of so many, by its seed; soak tries all.
 SHARES = 10
 #: Likewise of the places to die at, by a fresh seed.
-DEATH_SHARES = 4
+DEATH_SHARES = 8
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
