@@ -313,12 +313,11 @@ def _check_disk(patient: Patient) -> Iterator[Finding]:
 
 def _check_runtime(patient: Patient) -> Iterator[Finding]:
     """What a kill leaves is mended by the next start; what stands in its way is wrong."""
-    name = read_board_file(patient.home).get("board")
     if _is_running(patient):
         yield from _check_broker(board_name(patient.home))
         return
     stray = []
-    if name:
+    if read_board_file(patient.home).get("board"):
         stray.append(str(run_of(patient.home) / "board"))
     if (run_of(patient.home) / SOCKET_NAME).exists():
         stray.append(str(run_of(patient.home) / SOCKET_NAME))

@@ -144,12 +144,12 @@ class World:
 
 
 def new_world(
-    seed: int, produces: type[SimProducer] = SimProducer, machine_of: type[SimMachine] = SimMachine
+    seed: int, produces: type[SimProducer] = SimProducer, kind: type[SimMachine] = SimMachine
 ) -> World:
     """A machine that is about to start, with two producers and two consumers."""
     safe = frozenset(name for name in TOPICS if TOPICS[name][1] == "durable")
     simulation, model = Simulation(seed), Model(safe)
-    machine = machine_of(simulation, model, TOPICS)
+    machine = kind(simulation, model, TOPICS)
     file_few(simwidth.dice_of(seed, "timers"))
     if BATCH_TOPICS:
         write_topics(machine.disk, {name: TOPICS[name] for name in BATCH_TOPICS})
@@ -343,7 +343,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
 
 def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> World:
     """One run; raises what the oracle or an agent finds. Returns the world for statistics."""
-    world = new_world(seed, machine_of=machine_of(seed, faults))
+    world = new_world(seed, kind=machine_of(seed, faults))
     simulation = world.simulation
     go_through(world, faults)
     simulation.run_until(world.settled, STEPS_MAX, SELDOM)

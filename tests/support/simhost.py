@@ -10,6 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
+from gantrymq.brokerd.children import name_of
 from gantrymq.shm.codes import Role
 from gantrymq.workers.agent import Agent
 from gantrymq.workers.host import Host, Seat
@@ -18,7 +19,7 @@ from tests.support.simmachine import RESTART_NS, ROLES, SimMachine, SimSessions
 from tests.support.simulation import AgentActor
 
 #: The process's name: that of its host.
-NAME: Final = "+".join(role.name.lower() for role in ROLES)
+NAME: Final = name_of(ROLES)
 
 
 class SharedBell(SimBell):

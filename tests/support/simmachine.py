@@ -505,11 +505,11 @@ class SimMachine:
         struck = bool(roles) and self.board is not None and self.poisons.has_struck()
         for role in roles:
             self.stores[role.name.lower()].dead = True
-            self.simulation.bury()
             self.tables.pop(role, None)
             if self.board is not None and not struck:
                 forget_hand(self.board, role)  # as the supervisor does after a SIGKILL
         if roles:
+            self.simulation.bury()
             self._later(RESTART_NS, partial(self.start_process, name))
         for role in ROLES:
             self.bell(role).ring()  # as Broker.ring_all

@@ -16,6 +16,7 @@ import pytest
 
 from gantrymq.brokerd import lock
 from gantrymq.brokerd.agents import SENDERS
+from gantrymq.brokerd.children import name_of
 from gantrymq.clients.home import read_board_file
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.running import find_board
@@ -335,12 +336,8 @@ def test_a_killed_life_is_not_taken_for_the_one_that_starts(tmp_path: Path) -> N
         assert broker.stop()[0] == ExitCode.OK
 
 
-def _names(roles: tuple[Role, ...]) -> str:
-    return "+".join(role.name.lower() for role in roles)
-
-
 @mends("S119")
-@pytest.mark.parametrize("killed", [AGENTS, *((role,) for role in AGENTS)], ids=_names)
+@pytest.mark.parametrize("killed", [AGENTS, *((role,) for role in AGENTS)], ids=name_of)
 def test_agents_that_die_amid_a_stop_have_successors(
     tmp_path: Path, killed: tuple[Role, ...]
 ) -> None:
@@ -362,7 +359,7 @@ def test_agents_that_die_amid_a_stop_have_successors(
     assert code == ExitCode.OK
     assert not abort_file(broker.home).exists()
     replaced = {line["agent"] for line in lines if line["event"] == "agent_replaced"}
-    assert replaced == {role.name.lower() for role in killed}
+    assert replaced == {name_of([role]) for role in killed}
 
 
 @mends("S119")

@@ -91,10 +91,8 @@ def test_a_careful_writer_wakes_all_lanes(parking: Parking) -> None:
     writer._meet([Attached(first)], now_ns)
     assert [lane.session.session for lane in writer._lanes] == [1, 9]
     come_to_rest(writer, now_ns)
-    own, parking.session = parking.session, first
-    parking.lane = lane_words(plan.writer)
+    parking.session, parking.lane = first, lane_words(plan.writer)
     parking.put(parking.route("orders"), NOT_LATER)
     writer._batch[frames.WOKEN] = 1
     writer._appender.cycle_one_by_one(now_ns, InHand(parking.board, Role.WRITER))
     assert len(parking.answers()) == 1
-    parking.session = own
