@@ -46,19 +46,25 @@ READ_STATE, READ_OFFSET, STORE_MS, BORN_MS, PREPARED, TX_HASH, KEY_HASH, GROUP_A
 )
 IMMUNE_S, GROUP_HASH = 9, 10
 IS_LATER = 11  # 1: not the first half of its transaction
-HASH_SEED, HASH_PRIME = 0x1F83D9ABFB41BD6B, 0x7FEB352D
+_HASH_SEED, _HASH_PRIME = 0x1F83D9ABFB41BD6B, 0x7FEB352D
 READ_WORDS = 12
 
 
 @kernel()
 def _hash(memory: Bytes, at: int, count: int) -> int:
     """63 bits that tell values apart; 0 for none."""
-    value = HASH_SEED if count else 0
+    value = _HASH_SEED if count else 0
     for place in range(count):
         # 32 bits times a number of 31: the same with the JIT off, where nothing wraps.
         low = (value & 0xFFFFFFFF) ^ machine.load8(memory, at + place)
-        value = (low * HASH_PRIME + (value >> 32)) & 0x7FFFFFFFFFFFFFFF
+        value = (low * _HASH_PRIME + (value >> 32)) & 0x7FFFFFFFFFFFFFFF
     return value
+
+
+@kernel(i8, BYTES_RO)
+def hash_id(text: Bytes) -> int:
+    """What a row has of the id of a transaction."""
+    return _hash(machine.raw(text), 0, min(text.size, ID_DIGITS))
 
 
 @kernel()

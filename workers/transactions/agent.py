@@ -269,6 +269,10 @@ class TxnChecker(OutletAgent):
         if self._endings.held:
             return done
         done += self._common.attend(now_ms, 0)
+        return self._hear_all(now_ms, done) if self._common.has_left_some else done
+
+    def _hear_all(self, now_ms: int, done: int) -> int:
+        """Take what is not of the common form, one by one; `done` and how many."""
         with closing(self._desk.requests()) as requests:
             for session, request in requests:
                 done += SETTLE_COST if isinstance(request, wire.Settle) else 1

@@ -28,17 +28,22 @@ class CommonEnds:
         self._endings = endings
         self._desk = desk
         self._lookout = Lookout()
+        #: Whether the last `attend` has left requests of another form in sessions' rings.
+        self.has_left_some = False
 
     def attend(self, now_ms: int, rounds: int) -> int:
         """Take what sessions ask, and publish it; how many. Of a lone one look out for more."""
         desk = self._desk
         desk.begin()
+        self.has_left_some = True
         if not self._decisions.is_clean or self._endings.held:
             return 0
         self._decisions.mixed = False
         lone = desk.lone if rounds else desk.only_asking
         served = 0 if lone is None else self._serve(lone, now_ms, rounds)
-        return served + self._take(now_ms)
+        served += self._take(now_ms)
+        self.has_left_some = self._decisions.mixed
+        return served
 
     def _serve(self, peer: Peer, now_ms: int, rounds: int) -> int:
         """Publish what a lone session asks, each END by itself; how many."""

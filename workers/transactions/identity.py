@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gantrymq.shm.kernels.halfform import ID_DIGITS
-from gantrymq.shm.kernels.halfrows import HASH_PRIME, HASH_SEED
+from gantrymq.shm.kernels.halfrows import hash_id
 from gantrymq.shm.properties import GANTRY_TX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gantrymq.workers.logwindow import LogWindow
-
-_LOW, _63_BITS = 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF
 
 
 def transaction_at(window: LogWindow, position: int) -> str:
@@ -36,10 +36,7 @@ def is_first_at(window: LogWindow, position: int) -> bool:
 
 def hash_of(transaction: str) -> int:
     """What tables have of a transaction's id (shm/kernels/halfrows.py)."""
-    value = HASH_SEED if transaction else 0
-    for byte in transaction.encode()[:ID_DIGITS]:
-        value = (((value & _LOW) ^ byte) * HASH_PRIME + (value >> 32)) & _63_BITS
-    return value
+    return int(hash_id(np.frombuffer(transaction.encode(), np.uint8)))
 
 
 def unique_at(window: LogWindow, position: int) -> str:
