@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from gantrymq.shm import layout, limits
 from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.lanes import watch_lanes
 from gantrymq.shm.kernels.record import legal_properties
 from gantrymq.shm.kernels.words import load_word, store_word
-from gantrymq.shm.lookout import Lookout
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.producers import Producers
@@ -42,9 +42,11 @@ class Lane:
     blocks: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(1024, np.uint8))
     block_bytes: int = 0
     view: memoryview[int] = field(init=False)  # `words`, to be read and set one by one
+    address: int = field(init=False)  # of `words`
 
     def __post_init__(self) -> None:
         self.view = self.words.data
+        self.address = int(self.words.ctypes.data)
         self.view[frames.MAY_APPEND] = int(self.session.owner > 0)
         self.view[frames.RESUMED_SEQ] = self.view[frames.SEQ]
         self.view[frames.HOT] = 1
@@ -106,11 +108,6 @@ class Lane:
         store_word(arena, control + layout.LANE_ADOPTED, adopted)
         self.session.bell.ring()
 
-    @property
-    def tail_address(self) -> int:
-        """Where the end of what its client has put is in our memory."""
-        return int(self.view[frames.ARENA_AT] + self.view[frames.CONTROL]) + layout.LANE_UP_TAIL
-
     def load_route(self, number: int, board: Board) -> None:
         """Copy, check and remember the route that the next entry names."""
         arena, plan = self.session.arena, layout.ROUTES_AT + number * layout.ROUTE_BYTES
@@ -147,9 +144,9 @@ class LaneTable:
         self.count = 0
         self.array = np.zeros(2 * _ROOM_FIRST, np.int64)
         self._view = self.array.data
-        self._lookout = Lookout()
         self._clients: list[Lane] = []
-        self._agents: list[tuple[int, memoryview[int]]] = []  # addresses of tails, words
+        self._near = np.zeros(1, np.int64)  # addresses: of a client's lane, and all of agents
+        self._looked_at = np.zeros(2, np.int64)
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(self.lanes)
@@ -183,12 +180,9 @@ class LaneTable:
 
         What it asks an agent for comes by the agent's own lane: these are looked at as well.
         """
-        lookout = self._lookout
-        lookout.begin()
-        lookout.add(client.tail_address, client.view[frames.UP_CURSOR])
-        for address, view in self._agents:
-            lookout.add(address, view[frames.UP_CURSOR])
-        return lookout.wait(rounds)
+        near = self._near
+        near.data[0] = client.address
+        return bool(watch_lanes(near, len(near), rounds, self._looked_at))
 
     def ringing(self, count: int) -> list[Lane]:
         """Lanes whose clients `tell_lanes` wants rung: so many numbers behind the addresses."""
@@ -200,10 +194,11 @@ class LaneTable:
         while 2 * self.count > self.array.size:
             self.array = np.zeros(2 * self.array.size, np.int64)
             self._view = self.array.data
-        self.array[: self.count] = [lane.words.ctypes.data for lane in self.lanes]
+        self.array[: self.count] = [lane.address for lane in self.lanes]
         self._clients = [lane for lane in self.lanes if not lane.session.owner]
-        own = [lane for lane in self.lanes if lane.session.owner]
-        self._agents = [(lane.tail_address, lane.view) for lane in own]
+        own = [lane.address for lane in self.lanes if lane.session.owner]
+        self._near = np.array([0, *own], np.int64)
+        self._looked_at = np.zeros(2 * len(self._near), np.int64)
 
 
 def take_cursors(session: Session) -> NDArray[np.int64] | None:

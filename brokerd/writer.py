@@ -109,7 +109,7 @@ class Writer:
         """Nap after a busy batch, sleep in earnest after some idle naps."""
         if self._appender.failed or self.stopped:
             return IDLE_NS
-        if self._appender.pace.is_kept and self._batch[frames.MORE]:
+        if self._batch[frames.MORE] and self._appender.pace.is_kept:
             return limits.FLOOD_NAP_NS
         if self._worked and self._spins():
             return 0

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -330,7 +330,8 @@ class Pending(Future[R], OfOneProcess):
         # No lock of Future's: in a forked child a thread that is not there may hold it.
         if self._exception is not None:
             raise self._exception
-        return cast("R", self._result)
+        result: R = self._result  # type: ignore[assignment]  # no `cast`, which is a call
+        return result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why there is no receipt, or None."""

@@ -56,6 +56,8 @@ _SLEEPER_NS: Final = 1_000_000_000
 NEVER_NS: Final = 1 << 62
 _CLOSED: Final = "this session is closed: open a new one (a forked child needs its own)"
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+#: Replaced in a forked child: sessions of its parent have another.
+_process = object()
 
 
 def deadline_after(seconds: float) -> int:
@@ -80,26 +82,36 @@ def _take(lock: threading.RLock, timeout_s: float) -> bool:
 
 
 class Turn:
-    """`with Turn(lock, deadline_ns, why)`: another thread's call is waited for until then only.
+    """`with Turn(lock, deadline, why)`: another thread's call is waited for until then only.
 
-    For a lock that is held while somebody waits. Raises Timeout, which says why. In a forked child
-    a thread that is not there may hold it: look who is open before.
+    For a lock that is held while somebody waits. `deadline` in nanoseconds, or what tells it, which
+    is asked by who has to wait. Raises Timeout, which says why, and what `deadline` raises. In a
+    forked child a thread that is not there may hold it: look who is open before.
     """
 
-    __slots__ = ("__exit__", "_deadline_ns", "_lock", "_why")
+    __slots__ = ("__exit__", "_deadline", "_lock", "_why")
 
     #: The lock's own, in C: Python's code would hear signals as it begins, the lock still held.
     __exit__: Callable[..., None]
 
-    def __init__(self, lock: threading.RLock, deadline_ns: int, why: str) -> None:
+    def __init__(self, lock: threading.RLock, deadline: int | Callable[[], int], why: str) -> None:
         self._lock = lock
-        self._deadline_ns = deadline_ns
+        self._deadline = deadline
         self._why = why
         self.__exit__ = lock.__exit__
 
-    def __enter__(self) -> None:
-        if _take(self._lock, 0) or _take(self._lock, seconds_until(self._deadline_ns)):
-            return
+    @property
+    def deadline_ns(self) -> int:
+        """Of this call: it counts from the first time that somebody asks for it."""
+        if callable(self._deadline):
+            self._deadline = self._deadline()
+        return self._deadline
+
+    def __enter__(self) -> Self:
+        taken: list[bool] = []
+        taken[:] = map(self._lock.acquire, (False,))  # as `_take`; a free one takes no other call
+        if taken[0] or _take(self._lock, seconds_until(self.deadline_ns)):
+            return self
         raise Timeout(f"{self._why}. Try again later")
 
 
@@ -152,6 +164,7 @@ class Session(Closing, OfOneProcess):
                 raise
             gc.collect()  # until then clients that were closed may have their maps, and descriptors
             self._connect(hello)
+        self._process = _process
         self.is_open = True
         _sessions.add(self)
 
@@ -407,6 +420,8 @@ class Session(Closing, OfOneProcess):
 
         StoreFailed until the broker is started again: from then on it is one that has gone.
         """
+        if self._process is not _process and self.is_open:
+            self._leave_to_parent()  # a finalizer uses it again: the collector had forgotten it
         if self._why_over is not None:
             raise self._over(self._why_over)
         if not self.is_open:
@@ -566,6 +581,8 @@ def _readable(one: int, other: int, timeout_ns: int) -> list[int]:
 
 
 def _close_in_child() -> None:
+    global _process  # noqa: PLW0603 - one for each process
+    _process = object()
     for session in list(_sessions):
         if session.is_open:
             session._leave_to_parent()

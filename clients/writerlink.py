@@ -220,7 +220,8 @@ class WriterLink:
     def drive(self, receipt: Pending[Any], timeout: float | None) -> None:
         """Take completions until the receipt is decided; a failure of the store decides it."""
         try:
-            self._drive(receipt, self.deadline(timeout))
+            if not self._spin(receipt):
+                self._drive(receipt, self.deadline(timeout))
         except StoreFailed as error:
             if not receipt.settle():
                 receipt.set_exception(error)
@@ -229,8 +230,6 @@ class WriterLink:
 
     def _drive(self, receipt: Pending[Any], deadline: int) -> None:
         while True:
-            if receipt.settle() or self._spin(receipt):
-                return
             self.look()
             if receipt.settle():
                 return
@@ -239,6 +238,8 @@ class WriterLink:
                     "no receipt yet; the message may still be stored (ask the future again)",
                     seq=receipt._seq,
                 )
+            if receipt.settle() or self._spin(receipt):
+                return
 
     def await_news(
         self,

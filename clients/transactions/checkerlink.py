@@ -24,7 +24,7 @@ from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK, Check, End, End
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     import numpy as np
     from numpy.typing import NDArray
@@ -53,8 +53,8 @@ class CheckerLink:
         self._serials = count(1)
         self._ended: dict[int, Ended] = {}
         self._awaited: set[int] = set()
-        #: Serials whose answers go to `answered`, for whoever looks there.
-        self.expected: set[int] = set()
+        #: Serials whose answers go to `answered`, maybe more than one each; whoever looks has them.
+        self.expected: Container[int] = ()
         self.answered: deque[Ended] = deque()
         self._sleepers = 0
         self._is_closed = False
@@ -248,7 +248,6 @@ class CheckerLink:
                     self._ended[serial] = notice
                 elif serial in self.expected:
                     self.answered.append(notice)
-                    self.expected.discard(serial)
             case Check():
                 self.checks.append(notice)
             case transactionwire.Enlisted(serial=serial):

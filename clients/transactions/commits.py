@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gantrymq.clients.session import Session
     from gantrymq.clients.transactions.checkerlink import CheckerLink
     from gantrymq.clients.transactions.endform import EndForm
-    from gantrymq.clients.transactions.transaction import Owner, Transaction
+    from gantrymq.clients.transactions.transaction import Half, Owner, Transaction
 
 _Q = TypeVar("_Q")
 log = logging.getLogger("gantrymq")
@@ -52,7 +52,9 @@ class CommitFuture(Pending[None]):
     """`concurrent.futures.Future[None]` of a commit."""
 
     _transaction: Transaction
-    _serial = 0  # of its END, once it was put
+    _serial = 0  # of its END
+    _commit: bool  # what the END asks for, and of which halves
+    _places: list[Half]
     _is_waiting = True  # for its halves
 
     def settle(self) -> bool:
@@ -95,13 +97,13 @@ class Commits:
         self._lock = owner.writer.lock
         self._place: Any = _Place(self)
         self._waiting: deque[CommitFuture] = deque()  # for their halves
-        self._asked: dict[int, CommitFuture] = {}
-        self._ends: dict[int, End] = {}
-        self._unput: deque[End] = deque()  # for want of room, or of a session
-        self._ended: deque[tuple[CommitFuture, GantryError | None]] = deque()  # to be told
+        self._asked: dict[int, CommitFuture] = {}  # by the serial of an END that has no answer
+        self._unput: deque[CommitFuture] = deque()  # for want of room, or of a session
+        self._ended: dict[CommitFuture, GantryError | None] = {}  # to be told
         self._session: Session | None = None  # that requests are put into
         self._ending: list[CommitFuture] = []  # in a thread each
         self._watched: list[CommitFuture] = []
+        link.expected = self._asked
         self._watcher = OwnThread("gantrymq-commits", self._lock, self._are_watched, self._watch)
 
     def begin(self, transaction: Transaction) -> CommitFuture:
@@ -131,25 +133,22 @@ class Commits:
 
     def _tell(self) -> None:
         """Let futures be done, in no lock: callbacks may take long."""
-        told = False
-        while (ended := _first(self._ended)) is not None:
-            future, error = ended
-            told = True
+        if not self._ended:
+            return
+        for future, error in list(self._ended.items()):
             future.end(error)
-            with self._lock:
-                _pass(self._ended, ended)
-        if told:
-            self._link.wake()
+            self._ended.pop(future, None)
+        self._link.wake()
 
     def _look(self, wanted: CommitFuture | None) -> None:
         waiting = self._waiting
-        if waiting and not waiting[0]._transaction.is_ready():
+        first = _first(waiting)
+        if first and not self._ask(first):
             self._owner.writer.look()
-        while (first := _first(waiting)) and (ready := first._transaction.is_ready()):
-            self._ask(first, commit=ready > 0)
+        while first and self._ask(first):
             _pass(waiting, first)
-        if wanted and wanted._is_waiting and (ready := wanted._transaction.is_ready()):
-            self._ask(wanted, commit=ready > 0)
+            first = _first(waiting)
+        if wanted and wanted._is_waiting and self._ask(wanted):
             with contextlib.suppress(ValueError):  # a signal handler has asked as well
                 waiting.remove(wanted)
         if self._asked:
@@ -157,13 +156,17 @@ class Commits:
             self._take_answers()
             self._put_some()
 
-    def _ask(self, future: CommitFuture, *, commit: bool) -> None:
+    def _ask(self, future: CommitFuture) -> bool:
+        """Ask for a commit, or a rollback if a half has failed; False while one is on its way."""
         if not future._is_waiting:
-            return
+            return True
         transaction = future._transaction
-        places = transaction.places()
+        places = transaction.settled_places()
+        if places is None:
+            return False
+        commit = not transaction.has_failed
         if not places:
-            self._ended.append((future, transaction.end_now(commit)))
+            self._ended[future] = transaction.end_now(commit)
         elif len(places) > transactionwire.HALVES_MAX:
             self._ending.append(future)
             thread = threading.Thread(
@@ -171,18 +174,14 @@ class Commits:
             )
             start(thread)
         else:
-            self._ask_once(future, transaction.transaction_id, commit, places)
+            future._commit, future._places = commit, places
+            # One serial, however often this is broken off.
+            serial = future._serial = future._serial or self._link.next_serial()
+            self._asked[serial] = future
+            if self._unput or not self._put(future):
+                self._unput.append(future)
         future._is_waiting = False
-
-    def _ask_once(
-        self, future: CommitFuture, tx: str, commit: bool, places: list[tuple[int, int]]
-    ) -> None:
-        """Have a request put, by one serial however often this is broken off."""
-        serial = future._serial = future._serial or self._link.next_serial()
-        end = self._ends.setdefault(serial, End(serial, self._owner.group, tx, commit, places))
-        self._asked[serial] = future
-        self._link.expected.add(serial)
-        self._unput.append(end)
+        return True
 
     def _end(self, future: CommitFuture, commit: bool) -> None:
         """What takes several ENDs, one after the other."""
@@ -195,40 +194,37 @@ class Commits:
 
     def _put_some(self) -> None:
         """Put requests as long as there is room."""
-        while (end := _first(self._unput)) and self._put(end):
-            _pass(self._unput, end)
+        while (future := _first(self._unput)) and self._put(future):
+            _pass(self._unput, future)
 
-    def _put(self, end: End) -> bool:
+    def _put(self, future: CommitFuture) -> bool:
         """Put a request that is not answered; False without room, or a session: `drive` has one."""
-        link, halves = self._link, end.halves
-        if end.serial not in self._ends:
+        link, serial, halves = self._link, future._serial, future._places
+        if serial not in self._asked:
             return True
+        tx, commit = future._transaction.transaction_id, future._commit
         try:
             if len(halves) == 1:
-                return link.put_end(
-                    self._form, end.serial, end.tx, end.commit, halves[0], alone=False
-                )
-            return link.put(transactionwire.encode(end))
+                return link.put_end(self._form, serial, tx, commit, halves[0], alone=False)
+            return link.put(
+                transactionwire.encode(End(serial, self._owner.group, tx, commit, halves))
+            )
         except (Unavailable, Closed):
             link.lose()
             return False
 
     def _take_answers(self) -> None:
         answered = self._link.answered
-        while (answer := _first(answered)) is not None:
+        for answer in list(answered):
             future = self._asked.get(answer.serial)
-            if future is not None and answer.error == transactionwire.DISK_FULL:
-                self._link.expected.add(answer.serial)  # again with the next repetition
-            elif future is not None:
+            if future is not None and answer.error != transactionwire.DISK_FULL:
                 self._end_asked(answer.serial, future, future._transaction.end_by(answer))
-            _pass(answered, answer)
+            _pass(answered, answer)  # while the disk is full the next repetition asks again
 
     def _end_asked(self, serial: int, future: CommitFuture, error: GantryError | None) -> None:
         future._is_waiting = False
-        self._ended.append((future, error))
+        self._ended[future] = error
         self._asked.pop(serial, None)
-        self._ends.pop(serial, None)
-        self._link.expected.discard(serial)
 
     # -------------------------------------------------------------- what futures need of an owner
 
@@ -298,8 +294,7 @@ class Commits:
             for serial, future in list(self._asked.items()):
                 if future.is_decided:  # noted again behind a handler that has ended it
                     self._asked.pop(serial, None)
-                    self._ends.pop(serial, None)
-            self._unput = deque(self._ends.values())
+            self._unput = deque(self._asked.values())
             self._put_some()
 
     def watch(self, future: Pending[Any]) -> None:

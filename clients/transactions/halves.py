@@ -10,7 +10,8 @@ import msgspec
 from gantrymq.clients.delays import HALF, due_of
 from gantrymq.clients.message import Message, message_of
 from gantrymq.clients.sends import DURABLE, URGENT
-from gantrymq.clients.transactions.transaction import HalfReceipt, Transaction
+from gantrymq.clients.session import Turn
+from gantrymq.clients.transactions.transaction import OTHERS, HalfReceipt, Transaction
 from gantrymq.shm.codes import Level, ParkMode
 from gantrymq.shm.errors import BrokerGone, MessageIllegal, Timeout, shown
 from gantrymq.shm.properties import CHECK_IMMUNITY, GANTRY_TX_DELAY, encode_properties
@@ -71,10 +72,15 @@ class HalfSends:
             raise MessageIllegal(
                 f"transaction is {shown(transaction)}: give one of producer.transaction()"
             )
-        self._link.require_open()
-        transaction.require_taking()  # before another thread's end of it is waited for
+        link = self._link
+        link.require_open()
+
+        def deadline() -> int:
+            transaction.require_taking()  # another thread's end of it is not waited for
+            return link.deadline(wishes[1])
+
         try:
-            with transaction.turn(self._link.deadline(wishes[1])):
+            with Turn(transaction.lock, deadline, OTHERS):
                 return self._add(transaction, message, body, wishes, parts)
         except Timeout as error:
             transaction.fail(error)
@@ -91,7 +97,12 @@ class HalfSends:
         """Put a half, in the transaction's turn."""
         block = transaction.block(self._link)
         try:
-            half = self._put_or_keep(block, message, body, wishes, parts)
+            try:
+                half = self._put(block, message, body, wishes, parts)
+            except BrokerGone:
+                if wishes[2] & URGENT:
+                    raise
+                half = self._keep(block, message_of(message, body, parts), wishes)
         except BaseException as error:
             transaction.fail(error)
             if isinstance(error, Exception):  # else it was broken off, perhaps behind the put
@@ -100,21 +111,11 @@ class HalfSends:
         transaction.add(half)
         return half
 
-    def _put_or_keep(
-        self,
-        block: bytes,
-        message: Message | str,
-        body: Any,  # noqa: ANN401
-        wishes: tuple[str | None, float | None, int],
-        parts: MessageParts,
+    def _keep(
+        self, block: bytes, wished: Message, wishes: tuple[str | None, float | None, int]
     ) -> HalfReceipt:
-        """Put a half; who does not wait has it put later while the broker is away."""
-        try:
-            return self._put(block, message, body, wishes, parts)
-        except BrokerGone:
-            if wishes[2] & URGENT:
-                raise
-        kept, size = self._sends.kept(message_of(message, body, parts))
+        """Have a half put later, while the broker is away, for who does not wait."""
+        kept, size = self._sends.kept(wished)
         due_of(kept)
 
         def put(seconds: float) -> HalfReceipt:

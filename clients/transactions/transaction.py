@@ -10,7 +10,7 @@ from __future__ import annotations
 from _thread import RLock
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeAlias
 
 from gantrymq.clients.arguments import judged
 from gantrymq.clients.closing import OfOneProcess
@@ -34,7 +34,11 @@ from gantrymq.shm.errors import (
 from gantrymq.shm.kernels import frames
 from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK, Ended
 
+#: Log position and queue offset of a half.
+Half: TypeAlias = tuple[int, int]
 _ROW_MASK: Final = PAGE_ROWS - 1
+#: Why a call on a transaction has waited for its `lock` in vain.
+OTHERS: Final = "another thread's call on this transaction has not ended in time"
 #: Errors of an END that leave the halves as they were.
 _STILL_OPEN: Final = frozenset(
     {transactionwire.DISK_FULL, transactionwire.UNSTORABLE, transactionwire.REFUSED}
@@ -60,12 +64,12 @@ class Owner(Protocol):
         """Nanoseconds of CLOCK_BOOTTIME."""
         ...
 
-    def end_soon(self, transaction: str, commit: bool, half: tuple[int, int]) -> int:
+    def end_soon(self, transaction: str, commit: bool, half: Half) -> int:
         """As `CheckerLink.end_soon`: TOLD, or what `end` goes on with."""
         ...
 
     def end(
-        self, transaction: str, commit: bool, halves: list[tuple[int, int]], asked: int,
+        self, transaction: str, commit: bool, halves: list[Half], asked: int,
         deadline: int,
     ) -> Ended:  # fmt: skip
         """What the txn-checker answers. Raises what CheckerLink does."""
@@ -79,7 +83,7 @@ class Owner(Protocol):
 class HalfReceipt(ReceiptFuture):
     """Receipt of a message of a transaction; its queue offset is that of the half (TX-4)."""
 
-    def place(self) -> tuple[int, int] | None:
+    def place(self) -> Half | None:
         """Log position and queue offset of the half, as far as they are known."""
         words, at = self._page.words, (self._seq & _ROW_MASK) * frames.COMPLETION_WORDS
         if words[at] != self._seq or words[at + frames.OUT_POSITION] < 0:
@@ -168,20 +172,10 @@ class Transaction(OfOneProcess):
             raise MessageIllegal("the transaction is another producer's: send with that one")
         # Counted before the look: an end that begins meanwhile waits for it, or is seen here.
         self._numbered = number = self._numbered + 1
-        try:
-            self.require_taking()
-        except Closed:
+        if self._is_ending or self._failure is not None:
             self.take_back()
-            raise
+            self.require_taking()
         return b"%s%s,%d\x02" % (self._owner.prefix, self.transaction_id.encode(), number)
-
-    def turn(self, deadline_ns: int) -> Turn:
-        """For a call on it: one at a time. `with` it; raises Timeout."""
-        return Turn(
-            self.lock,
-            deadline_ns,
-            "another thread's call on this transaction has not ended in time",
-        )
 
     def require_taking(self) -> None:
         """Raise Closed once it takes no message any more."""
@@ -223,16 +217,25 @@ class Transaction(OfOneProcess):
 
     # ------------------------------------------------------------ commits that nobody waits for yet
 
-    def is_ready(self) -> int:
-        """0 while a half is on its way; 1 if all are in the log, -1 if one can't be committed."""
+    def settled_places(self) -> list[Half] | None:
+        """As `places`, once all halves are in the log or never will be; None before."""
         if self.is_putting and self._failure is None:
-            return 0
+            return None
+        places = []
         for half in self._halves:
-            if half.place() is None:
-                if not half.settle():
-                    return 0
+            place = half.place()
+            if place is not None:
+                places.append(place)
+            elif half.settle():
                 self.fail(half.why_nowhere())
-        return 1 if self._failure is None else -1
+            else:
+                return None
+        return places
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it can only be rolled back."""
+        return self._failure is not None
 
     def end_now(self, commit: bool) -> GantryError | None:
         """Decide what takes no single END; the error, if there is one."""
@@ -300,7 +303,7 @@ class Transaction(OfOneProcess):
 
         False if it was rolled back before.
         """
-        with self.turn(self._owner.deadline(timeout)):
+        with Turn(self.lock, lambda: self._owner.deadline(timeout), OTHERS):
             if self.state == ROLLED_BACK:
                 return False
             self._why_ended = "its producer was closed"
@@ -310,15 +313,15 @@ class Transaction(OfOneProcess):
     def _end(self, commit: bool, timeout: float | None) -> None:
         if timeout is not None:
             (timeout,) = judged("Transaction.commit", timeout)
-        self._owner.require_open()
-        deadline_ns = self._owner.deadline(timeout)
-        with self.turn(deadline_ns):
+        if not self._owner.writer.is_open:
+            self._owner.require_open()
+        with Turn(self.lock, lambda: self._owner.deadline(timeout), OTHERS) as turn:
             self._is_ending = True
             asked = self._end_soon(commit)
             if asked == TOLD:
                 self._is(COMMITTED if commit else ROLLED_BACK)
             else:
-                self._end_slowly(commit, deadline_ns, asked)
+                self._end_slowly(commit, turn.deadline_ns, asked)
 
     def _end_soon(self, commit: bool) -> int:
         """Ask for the end of what is usual: one half, stored at its level, nothing else going on.
@@ -395,13 +398,11 @@ class Transaction(OfOneProcess):
             transaction_id=self.transaction_id,
         )
 
-    def places(self) -> list[tuple[int, int]]:
+    def places(self) -> list[Half]:
         """Log position and queue offset of each half that is known to be stored."""
         return [place for half in self._halves if (place := half.place()) is not None]
 
-    def _decide(
-        self, commit: bool, places: list[tuple[int, int]], deadline_ns: int, asked: int = 0
-    ) -> None:
+    def _decide(self, commit: bool, places: list[Half], deadline_ns: int, asked: int = 0) -> None:
         """Let the txn-checker decide; the lock is held. `asked`: what `end_soon` has put."""
         most = transactionwire.HALVES_MAX
         wanted = COMMITTED if commit else ROLLED_BACK
@@ -420,7 +421,7 @@ class Transaction(OfOneProcess):
 
     def _has_ended(self, wanted: str) -> TransactionInDoubt | None:
         """All halves with a place are what was wanted; why the transaction is not, if it is not."""
-        unsure = [half for half in self._halves if half.is_unsure]
+        unsure = [] if wanted == COMMITTED else [one for one in self._halves if one.is_unsure]
         if wanted == ROLLED_BACK and (unsure or self.is_putting):
             return self.in_doubt(
                 f"{len(unsure) + self.is_putting} of its messages may be stored, or come into the"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from gantrymq.shm import atomics, machine
 from gantrymq.shm.codes import AgentState, EntryFlag
-from gantrymq.shm.jit import WORDS, i8, kernel
+from gantrymq.shm.jit import WORDS, WORDS_RO, i8, kernel
 from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.words import watch_raw
 from gantrymq.shm.layout import ENTRY_FLAGS, LANE_AGENT_STATE, LANE_DOWN_HEAD, LANE_UP_TAIL
 
 if TYPE_CHECKING:
@@ -114,3 +115,13 @@ def nap_lanes(table: Words, count: int) -> int:
             _announce(arena, lane, NAPPING)
             calm &= _is_calm(arena, lane)
     return calm
+
+
+@kernel(i8, WORDS_RO, i8, i8, WORDS, nogil=True)
+def watch_lanes(table: Words, count: int, rounds: int, scratch: Words) -> int:
+    """Look out for entries, as `watch` (shm/kernels/words.py); `scratch` has 2 words for each."""
+    for number in range(count):
+        lane = machine.words_at(table[number])
+        scratch[2 * number] = lane[frames.ARENA_AT] + lane[frames.CONTROL] + LANE_UP_TAIL
+        scratch[2 * number + 1] = lane[frames.UP_CURSOR]
+    return watch_raw(machine.raw(scratch), count, rounds)

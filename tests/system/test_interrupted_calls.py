@@ -138,7 +138,7 @@ def test_a_handler_asks_for_commits_amid_a_call_that_holds_the_link(
 ) -> None:
     """Another thread takes answers meanwhile: there is one lock, so no two in two orders."""
     begun = _begun(producer, topic)
-    monkeypatch.setattr(begun, "is_ready", lambda: 0)  # its half is still on its way
+    monkeypatch.setattr(begun, "settled_places", lambda: None)  # its half is still on its way
     future = begun.commit_async()
     commits, link = producer._transactions, producer._link
     assert commits is not None

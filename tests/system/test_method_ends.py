@@ -72,7 +72,12 @@ Keeper(producer)
 del producer
 gc.collect()
 [producer] = kept
-producer.send("t", b"behind")
+if sys.argv[2] == "soon":
+    producer._link.session.look_due = 1 << 62  # the session that it has is used on,
+    producer._link.ring_if_wanted = lambda: None  # as where the writer is awake
+    producer.send_oneway("t", b"behind")
+else:
+    producer.send("t", b"behind")
 assert state is None or not state[fastput.ENABLED], "nobody tells its end again"
 producer.send_oneway("t", b"left")
 pid = os.fork()
@@ -87,10 +92,11 @@ producer.close()
 """
 
 
-@mends("S101")
-def test_a_producer_that_a_finalizer_uses_again_goes_on(broker: Broker) -> None:
-    """With a new session; a child of its process has none, as of any producer."""
-    done = _python("-c", _USED_AGAIN, str(broker.home))
+@mends("S101", "S125")
+@pytest.mark.parametrize("when", ["soon", "later"])
+def test_a_producer_that_a_finalizer_uses_again_goes_on(broker: Broker, when: str) -> None:
+    """With its session, or a new one; a child of its process has none, as of any producer."""
+    done = _python("-c", _USED_AGAIN, str(broker.home), when)
     assert done.returncode == 0, done.stderr
     assert sorted(bodies_of(broker.home, "t", 3)) == [b"before", b"behind", b"left"]
 

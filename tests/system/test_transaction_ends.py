@@ -187,7 +187,7 @@ def test_a_send_that_was_broken_off_leaves_a_rollback_in_doubt(
     def break_off(*_args: object) -> None:
         raise _BrokenOffError
 
-    monkeypatch.setattr(producer._halves, "_put_or_keep", break_off)
+    monkeypatch.setattr(producer._halves, "_put", break_off)
     with pytest.raises(_BrokenOffError):
         producer.send("t", b"x", transaction=transaction)
     with pytest.raises(TransactionFailed, match="not known to be rolled back"):
@@ -202,7 +202,7 @@ def test_an_end_amid_a_send_of_its_thread_is_none_of_that_message(
 ) -> None:
     """A signal handler ends what its thread is just sending into: that is left out, and told."""
     transaction = producer.begin_transaction()
-    put = producer._halves._put_or_keep
+    put = producer._halves._put
     told: list[Exception] = []
 
     def put_and_be_interrupted(*args: object) -> object:
@@ -218,7 +218,7 @@ def test_an_end_amid_a_send_of_its_thread_is_none_of_that_message(
 
     before = signal.signal(signal.SIGUSR1, end)
     try:
-        monkeypatch.setattr(producer._halves, "_put_or_keep", put_and_be_interrupted)
+        monkeypatch.setattr(producer._halves, "_put", put_and_be_interrupted)
         producer.send("t", b"x", transaction=transaction)
     finally:
         signal.signal(signal.SIGUSR1, before)
