@@ -55,6 +55,8 @@ _SLEEPER_NS: Final = 1_000_000_000
 #: A deadline that is never reached.
 NEVER_NS: Final = 1 << 62
 _CLOSED: Final = "this session is closed: open a new one (a forked child needs its own)"
+#: What an `acquire` that does not wait takes.
+NOW: Final = (False,)
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 #: Replaced in a forked child: sessions of its parent have another.
 _process = object()
@@ -82,36 +84,26 @@ def _take(lock: threading.RLock, timeout_s: float) -> bool:
 
 
 class Turn:
-    """`with Turn(lock, deadline, why)`: another thread's call is waited for until then only.
+    """`with Turn(lock, deadline_ns, why)`: another thread's call is waited for until then only.
 
-    For a lock that is held while somebody waits. `deadline` in nanoseconds, or what tells it, which
-    is asked by who has to wait. Raises Timeout, which says why, and what `deadline` raises. In a
-    forked child a thread that is not there may hold it: look who is open before.
+    For a lock that is held while somebody waits. Raises Timeout, which says why. In a forked child
+    a thread that is not there may hold it: look who is open before.
     """
 
-    __slots__ = ("__exit__", "_deadline", "_lock", "_why")
+    __slots__ = ("__exit__", "_deadline_ns", "_lock", "_why")
 
     #: The lock's own, in C: Python's code would hear signals as it begins, the lock still held.
     __exit__: Callable[..., None]
 
-    def __init__(self, lock: threading.RLock, deadline: int | Callable[[], int], why: str) -> None:
+    def __init__(self, lock: threading.RLock, deadline_ns: int, why: str) -> None:
         self._lock = lock
-        self._deadline = deadline
+        self._deadline_ns = deadline_ns
         self._why = why
         self.__exit__ = lock.__exit__
 
-    @property
-    def deadline_ns(self) -> int:
-        """Of this call: it counts from the first time that somebody asks for it."""
-        if callable(self._deadline):
-            self._deadline = self._deadline()
-        return self._deadline
-
-    def __enter__(self) -> Self:
-        taken: list[bool] = []
-        taken[:] = map(self._lock.acquire, (False,))  # as `_take`; a free one takes no other call
-        if taken[0] or _take(self._lock, seconds_until(self.deadline_ns)):
-            return self
+    def __enter__(self) -> None:
+        if _take(self._lock, 0) or _take(self._lock, seconds_until(self._deadline_ns)):
+            return
         raise Timeout(f"{self._why}. Try again later")
 
 

@@ -10,7 +10,7 @@ import msgspec
 from gantrymq.clients.delays import HALF, due_of
 from gantrymq.clients.message import Message, message_of
 from gantrymq.clients.sends import DURABLE, URGENT
-from gantrymq.clients.session import Turn
+from gantrymq.clients.session import NOW, Turn
 from gantrymq.clients.transactions.transaction import OTHERS, HalfReceipt, Transaction
 from gantrymq.shm.codes import Level, ParkMode
 from gantrymq.shm.errors import BrokerGone, MessageIllegal, Timeout, shown
@@ -72,15 +72,18 @@ class HalfSends:
             raise MessageIllegal(
                 f"transaction is {shown(transaction)}: give one of producer.transaction()"
             )
-        link = self._link
-        link.require_open()
-
-        def deadline() -> int:
-            transaction.require_taking()  # another thread's end of it is not waited for
-            return link.deadline(wishes[1])
-
+        self._link.require_open()
+        lock, taken = transaction.lock, list[bool]()
+        try:  # as `Turn` has it, without its calls
+            taken[:] = map(lock.acquire, NOW)
+            if taken[0]:
+                return self._add(transaction, message, body, wishes, parts)
+        finally:
+            if taken and taken[0]:
+                lock.release()
+        transaction.require_taking()  # another thread's end of it is not waited for
         try:
-            with Turn(transaction.lock, deadline, OTHERS):
+            with Turn(lock, self._link.deadline(wishes[1]), OTHERS):
                 return self._add(transaction, message, body, wishes, parts)
         except Timeout as error:
             transaction.fail(error)

@@ -15,7 +15,7 @@ from typing import Final, Protocol, Self, TypeAlias
 from gantrymq.clients.arguments import judged
 from gantrymq.clients.closing import OfOneProcess
 from gantrymq.clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
-from gantrymq.clients.session import Turn, seconds_until
+from gantrymq.clients.session import NOW, Turn, seconds_until
 from gantrymq.clients.transactions.checkerlink import TOLD
 from gantrymq.clients.writerlink import WriterLink
 from gantrymq.shm import transactionwire
@@ -303,7 +303,7 @@ class Transaction(OfOneProcess):
 
         False if it was rolled back before.
         """
-        with Turn(self.lock, lambda: self._owner.deadline(timeout), OTHERS):
+        with Turn(self.lock, self._owner.deadline(timeout), OTHERS):
             if self.state == ROLLED_BACK:
                 return False
             self._why_ended = "its producer was closed"
@@ -315,13 +315,24 @@ class Transaction(OfOneProcess):
             (timeout,) = judged("Transaction.commit", timeout)
         if not self._owner.writer.is_open:
             self._owner.require_open()
-        with Turn(self.lock, lambda: self._owner.deadline(timeout), OTHERS) as turn:
+        lock, taken = self.lock, list[bool]()
+        try:  # as `Turn` has it, without its calls
+            taken[:] = map(lock.acquire, NOW)
+            if taken[0]:
+                self._is_ending = True
+                asked = self._end_soon(commit)
+                if asked == TOLD:
+                    self._is(COMMITTED if commit else ROLLED_BACK)
+                else:
+                    self._end_slowly(commit, self._owner.deadline(timeout), asked)
+                return
+        finally:
+            if taken and taken[0]:
+                lock.release()
+        deadline_ns = self._owner.deadline(timeout)
+        with Turn(lock, deadline_ns, OTHERS):
             self._is_ending = True
-            asked = self._end_soon(commit)
-            if asked == TOLD:
-                self._is(COMMITTED if commit else ROLLED_BACK)
-            else:
-                self._end_slowly(commit, turn.deadline_ns, asked)
+            self._end_slowly(commit, deadline_ns)
 
     def _end_soon(self, commit: bool) -> int:
         """Ask for the end of what is usual: one half, stored at its level, nothing else going on.
@@ -342,7 +353,7 @@ class Transaction(OfOneProcess):
         place = halves[0].place()
         return 0 if place is None else owner.end_soon(self.transaction_id, commit, place)
 
-    def _end_slowly(self, commit: bool, deadline_ns: int, asked: int) -> None:
+    def _end_slowly(self, commit: bool, deadline_ns: int, asked: int = 0) -> None:
         """Wait for what is on its way before; the lock is held."""
         self._owner.require_open()
         if self._future is not None and (commit or not self._future.done()):
