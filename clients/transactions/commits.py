@@ -135,8 +135,8 @@ class Commits:
         """Let futures be done, in no lock: callbacks may take long."""
         if not self._ended:
             return
-        for future, error in list(self._ended.items()):
-            future.end(error)
+        for future in list(self._ended):  # not `items()`, amid whose list the collector may run
+            future.end(self._ended.get(future))  # one that another thread told stays as it is
             self._ended.pop(future, None)
         self._link.wake()
 
