@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 from gantrymq.brokerd.relations import PRECISIONS_BETWEEN, check_relations
 from gantrymq.shm import limits
 from gantrymq.shm.errors import SettingIllegal, shown
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.indexnote import DEFAULT_SHAPE, Shape
 from gantrymq.shm.layout import CQ_UNIT_BYTES
 
@@ -368,10 +369,12 @@ def _from_file(path: Path) -> Mapping[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        require_ours(error)
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
             return {}
         raise SettingIllegal(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        require_ours(error)
         raise SettingIllegal(f"{path} is not TOML: {error}", path=str(path)) from error
 
 
@@ -445,7 +448,8 @@ def _can_be_given(text: str) -> bool:
     """Whether a text can be an argument of a process: Unicode, without NUL."""
     try:
         return b"\0" not in text.encode()
-    except UnicodeEncodeError:
+    except UnicodeEncodeError as error:
+        require_ours(error)
         return False
 
 

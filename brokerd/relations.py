@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gantrymq.shm import limits
 from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.layout import FILLER, RECORD_BYTES_MIN
 from gantrymq.shm.properties import parse_delay_levels
 
@@ -28,7 +29,8 @@ def _check_delays(values: dict[str, Any], origins: Mapping[str, str]) -> None:
     name = "message_delay_level"
     try:
         delays = parse_delay_levels(values[name])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError) as error:
+        require_ours(error)
         delays = ()
     if not 1 <= len(delays) <= limits.QUEUES_PER_TOPIC_MAX or min(delays) < 0:
         raise SettingIllegal(
@@ -51,7 +53,8 @@ def check_relations(values: dict[str, Any], origins: Mapping[str, str]) -> None:
     """
     try:
         parse_hours(values["delete_when"])
-    except ValueError:
+    except ValueError as error:
+        require_ours(error)
         raise SettingIllegal(
             f"delete_when = {values['delete_when']!r} ({origins['delete_when']}): give hours of the"
             " day, 0 to 23, separated by ;",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq.shm.errors import NotPermitted
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.ownfiles import create_file, read_trusted
 
 MARKER: Final = "temporary"
@@ -63,6 +64,7 @@ def require(home: Path, word: str) -> None:
 def _is_marked(home: Path, word: str) -> bool:
     try:
         found = read_trusted(home / MARKER)
-    except OSError:
+    except OSError as error:
+        require_ours(error)
         return False
     return bool(word) and secrets.compare_digest(found, word.encode())

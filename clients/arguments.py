@@ -29,6 +29,7 @@ from gantrymq.clients.queries.moments import milliseconds
 from gantrymq.clients.subscription import check_group, is_unicode, parse_subscription
 from gantrymq.shm import limits
 from gantrymq.shm.errors import ArgumentIllegal, GroupIllegal, MessageIllegal, shown
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.groupwire import ASSIGNMENTS, ConsumeFrom
 from gantrymq.shm.indexnote import Shape
 from gantrymq.shm.indexreader import EVER_MS
@@ -81,7 +82,8 @@ def whole(
                 raise refused(name, value, allowed, kind)
             try:
                 value = operator.index(value)
-            except TypeError:  # an array of several numbers
+            except TypeError as error:  # an array of several numbers
+                require_ours(error)
                 raise refused(name, value, allowed, kind) from None
         if not low <= value <= high:
             raise refused(name, value, allowed, kind)
@@ -106,7 +108,8 @@ def seconds(
             raise refused(name, value, allowed)
         try:
             found = float(value)
-        except OverflowError:
+        except OverflowError as error:
+            require_ours(error)
             found = math.inf if not value < 0 else 0.0
         if math.isnan(found):
             raise refused(name, value, allowed)
@@ -188,7 +191,8 @@ def home(name: str, value: Any) -> Any:  # noqa: ANN401
             raise TypeError(type(path))
         if path and (len(os.fsencode(find_home(path))) > _PATH_BYTES_MAX or "\0" in path):
             raise ValueError(path)
-    except (TypeError, ValueError, RuntimeError):  # no path; no bytes for it; no such user
+    except (TypeError, ValueError, RuntimeError) as error:  # no path; no bytes for it; no such user
+        require_ours(error)
         raise refused(
             name, value, "a directory as a text or a Path, None for the default"
         ) from None

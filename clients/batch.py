@@ -22,6 +22,7 @@ from gantrymq.clients.message import (
 from gantrymq.clients.stored_body import plain_body
 from gantrymq.shm import layout
 from gantrymq.shm.errors import ArgumentIllegal, Corrupt
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.groupwire import Attempts
 from gantrymq.shm.kernels import fetch
 from gantrymq.shm.layout import SYS_COMPRESSED
@@ -261,6 +262,7 @@ class MessageBatch(Sequence[ReceivedMessage]):
         try:
             return plain_body(body, flags)
         except ValueError as error:
+            require_ours(error)
             queue = self._queues[int(self.board_queues[row])]
             offset, position = int(self.queue_offsets[row]), int(self.positions[row])
             raise Corrupt(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
@@ -16,6 +15,7 @@ from gantrymq.clients.closing import Closing
 from gantrymq.clients.home import connect, lack_of_descriptors
 from gantrymq.shm import layout, wire
 from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
+from gantrymq.shm.fromhandlers import Suppressed, require_ours
 
 ANSWER_S: Final = 30.0
 #: A call that waits looks so often whether one that a signal handler made has heard its answer.
@@ -57,11 +57,13 @@ class ControlChannel(Closing):
             whole = msgspec.structs.replace(frame, serial=serial)
             received = self._exchange(whole, serial, until)
         except TimeoutError as error:
+            require_ours(error)
             raise Timeout(
                 f"the broker at {self.home} did not answer in {patience_s:.1f} s: it is busy, or"
                 " stopped. Try again later"
             ) from error
         except OSError as error:
+            require_ours(error)
             raise (lack_of_descriptors(error) or gone(self.home)) from error
         finally:
             del self._answers[serial]
@@ -83,7 +85,8 @@ class ControlChannel(Closing):
                     wire.send(self.channel, frame)
                     sent = True
                 received = wire.receive_owned(self.channel)
-            except TimeoutError:
+            except TimeoutError as error:
+                require_ours(error)
                 if self._answers[serial] is None and time.monotonic() >= until:
                     raise
                 continue
@@ -111,9 +114,11 @@ class ControlChannel(Closing):
         """
         try:
             received = wire.receive_owned(self.channel)
-        except TimeoutError:
+        except TimeoutError as error:
+            require_ours(error)
             return None  # a signal handler has taken it
         except (OSError, msgspec.MsgspecError) as error:
+            require_ours(error)
             raise gone(self.home) from error
         if received is None:
             raise gone(self.home)
@@ -133,7 +138,7 @@ class ControlChannel(Closing):
 
     def shut_down(self) -> None:
         """End it for whoever waits on it; the descriptor stays valid."""
-        with contextlib.suppress(OSError):
+        with Suppressed(OSError):
             self.channel.shutdown(socket.SHUT_RDWR)
 
 

@@ -18,6 +18,7 @@ from gantrymq.shm.board import Board
 from gantrymq.shm.codes import Stop
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.filter import Filter, SqlFilter
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.kernels import fetch, poll, scan, tags
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.ranges import Stretch
@@ -254,7 +255,8 @@ class Fetcher:
             form[fetch.CQ_BASE], units = self._files.queue_file(
                 queue.queue, queue.position, fresh=fresh
             )
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             return self._missing(queue), False
         self._keep(queue, int(form[fetch.CQ_BASE]), units)
         form[fetch.OFFSET], form[fetch.END_OFFSET] = queue.position, end
@@ -349,7 +351,8 @@ class Fetcher:
         stretch = self._files.ranges.stretch(wanted)
         try:
             base, log = self._files.segment(wanted)
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError) as error:
+            require_ours(error)
             return self._missing(queue)
         if base == self._segment[0] and log is self._segment[1] and stretch == self._stretch:
             return Stop.INVALID  # inside by its name, behind the end by its length

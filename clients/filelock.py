@@ -6,6 +6,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.ownfiles import open_file
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def try_lock(path: str | os.PathLike[str]) -> Descriptor | None:
     lock = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BlockingIOError as error:
+        require_ours(error)
         return None
     return lock

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq.shm.errors import BrokerGone, GantryError, NotPermitted, Timeout, Unavailable
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.ownfiles import may_be_believed, read_bytes
@@ -67,13 +68,16 @@ def read_board_file(home: Path) -> dict[str, str]:
     """Name, boot id and epoch of the board that was made last; empty if there is none."""
     try:
         content = parse_object(read_bytes(board_file(home)))
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        require_ours(error)
         return {}
-    except PermissionError:
+    except PermissionError as error:
+        require_ours(error)
         if board_file(home).is_symlink():
             return {}  # it names nothing of ours; a start puts a file there
         raise
-    except ValueError:
+    except ValueError as error:
+        require_ours(error)
         # It is replaced atomically, so this was not us; a start writes it anew.
         return {}
     return {name: value for name, value in content.items() if isinstance(value, str)}
@@ -95,7 +99,8 @@ def _connect_in_turn(channel: socket.socket, address: str, timeout_s: float | No
     while True:
         try:
             channel.connect(address)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            require_ours(error)
             left_s = pause_s if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
                 raise
@@ -109,7 +114,8 @@ def owner_of(home: Path) -> int:
     """The user whose broker may run at a home; -1 where none ever did."""
     try:
         return os.lstat(run_of(home)).st_uid
-    except OSError:
+    except OSError as error:
+        require_ours(error)
         return -1
 
 
@@ -140,6 +146,7 @@ def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
     try:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:
+        require_ours(error)
         raise unreachable(home, error) from error
     try:
         with socket_address(home) as address:
@@ -150,6 +157,7 @@ def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
         channel.close()
         raise
     except BlockingIOError as error:
+        require_ours(error)
         channel.close()
         raise Timeout(
             f"the broker at {home} did not take this connection in {timeout_s or 0:.1f} s: others"
@@ -158,11 +166,13 @@ def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
             home=str(home),
         ) from error
     except PermissionError as error:
+        require_ours(error)
         channel.close()
         raise NotPermitted(
             f"the broker at {home} belongs to another user: run this as that user", home=str(home)
         ) from error
     except OSError as error:
+        require_ours(error)
         channel.close()
         raise unreachable(home, error) from error
     return channel

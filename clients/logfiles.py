@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from contextlib import suppress
 from typing import Final, Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from gantrymq.clients.message import MessageQueue
 from gantrymq.shm import layout
 from gantrymq.shm.bitmapnote import Covered, extension_directory, read_covered
+from gantrymq.shm.fromhandlers import Suppressed, require_ours
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.ranges import ranges_of
@@ -99,7 +99,8 @@ class LogFiles:
             base = bases[place - 1]
             try:
                 view = self._map(self._extensions, f"{folder}/{base:020d}", _QUEUE_FILES_MAX)
-            except FileNotFoundError:  # retention was quicker
+            except FileNotFoundError as error:  # retention was quicker
+                require_ours(error)
                 return address, address + 1, None
             if address < base + len(view):
                 return base, base + len(view), view
@@ -119,7 +120,8 @@ class LogFiles:
         """Log position of the message at a queue offset; -1 if its unit is gone."""
         try:
             first, units = self.queue_file(queue, offset)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             return -1
         at = (offset - first) * layout.CQ_UNIT_BYTES
         return int.from_bytes(units[at : at + 8].tobytes(), "big", signed=True)
@@ -131,7 +133,8 @@ class LogFiles:
             return 0
         try:
             base, log = self.segment(position)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             return 0
         at = position - base
         return stored_ms(log[at : at + STORED_MS_BYTES].tobytes())
@@ -144,7 +147,8 @@ class LogFiles:
         for base in np.unique(bases).tolist():
             try:
                 log = self.segment(base)[1]
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                require_ours(error)
                 continue
             last = base + log.size - STORED_MS_BYTES
             chosen = (bases == base) & (positions >= 0) & (positions <= last)
@@ -157,7 +161,7 @@ class LogFiles:
         at, size = start, layout.CQ_UNIT_BYTES
         while at < end:
             stop = min(end, (at // self.queue_file_units + 1) * self.queue_file_units)
-            with suppress(FileNotFoundError):  # expired
+            with Suppressed(FileNotFoundError):  # expired
                 first, units = self.queue_file(queue, at)
                 rows = units[(at - first) * size : (stop - first) * size].reshape(-1, size)
                 words = np.ascontiguousarray(rows[:, :8]).view(">i8")

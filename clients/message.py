@@ -15,6 +15,7 @@ from gantrymq.clients.push.consumeresult import ConsumeResult, wish_delay
 from gantrymq.shm import limits
 from gantrymq.shm.codes import Level
 from gantrymq.shm.errors import ArgumentIllegal, MessageIllegal, Rejected, shown
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.properties import DLQ_PREFIX, LOST_TAG, RETRY_PREFIX, encode_properties
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def _shown_body(body: object) -> str:
     """The beginning of a body, as a message shows it."""
     try:
         view = memoryview(body)  # type: ignore[arg-type] # judged when it is sent
-    except (TypeError, ValueError, BufferError):
+    except (TypeError, ValueError, BufferError) as error:
+        require_ours(error)
         return shown(body)
     if view.nbytes <= BODY_SHOWN_BYTES:
         return repr(bytes(view))
@@ -348,6 +350,7 @@ def check_body(body: Buffer, body_bytes_max: int = limits.BODY_BYTES_MAX) -> mem
             )
         view = _plain_bytes(view)
     except (TypeError, ValueError, BufferError) as error:
+        require_ours(error)
         if isinstance(error, MessageIllegal):
             raise
         raise MessageIllegal(
@@ -363,8 +366,11 @@ def _plain_bytes(view: memoryview) -> memoryview:
     if view.c_contiguous:
         try:
             return view.cast("B")
-        except (TypeError, ValueError):  # another byte order; several dimensions without an item
-            pass
+        except (
+            TypeError,
+            ValueError,
+        ) as error:  # another byte order; several dimensions without an item
+            require_ours(error)
     return memoryview(view.tobytes())
 
 
@@ -464,7 +470,8 @@ def _check_text(what: str, text: str) -> str:
         )
     try:
         text.encode()
-    except UnicodeEncodeError:
+    except UnicodeEncodeError as error:
+        require_ours(error)
         raise MessageIllegal(f"{what} is {shown(text)}, which is no Unicode text") from None
     return text
 

@@ -23,6 +23,7 @@ from gantrymq.shm.errors import (
     Timeout,
     Unavailable,
 )
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.schedulerwire import Recall, Recalled
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def require_handle(topic: str, handle: str) -> None:
     try:
         parts = schedulerwire.parse_handle(handle)
     except (ValueError, AttributeError) as error:
+        require_ours(error)
         raise MessageIllegal(
             f"{handle!r} is no recall handle: give the `recall_handle` of a receipt"
         ) from error

@@ -12,6 +12,7 @@ from gantrymq.clients.session import Session
 from gantrymq.shm import layout, limits, wire
 from gantrymq.shm.codes import Level
 from gantrymq.shm.errors import MessageIllegal, TopicNotFound
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.properties import java_hash
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class Routes:
         """A route, and properties that do not fit into it and go with each message."""
         try:
             found = self._numbers.get((topic, tag))
-        except (TypeError, ValueError):  # one of them is no text, refused below
+        except (TypeError, ValueError) as error:  # one of them is no text, refused below
+            require_ours(error)
             found = None
         if found is None:
             rules.check_topic(topic)

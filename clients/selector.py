@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import select
 import weakref
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gantrymq.clients.closing import Closing, OfOneProcess
 from gantrymq.shm.bell import EventBell
+from gantrymq.shm.fromhandlers import Suppressed
 
 if TYPE_CHECKING:
     from gantrymq.clients.session import Session
@@ -39,7 +39,7 @@ class Selector(Closing, OfOneProcess):
     def leave(self, session: Session) -> None:
         """Before a session is closed: the broker has its bell too, which so would stay in here."""
         for descriptor in session.descriptors:
-            with suppress(FileNotFoundError):
+            with Suppressed(FileNotFoundError):
                 self._epoll.unregister(descriptor)
         self._left.ring()
 

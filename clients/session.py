@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy
 from io import FileIO
 from pathlib import Path
@@ -41,6 +41,7 @@ from gantrymq.shm.errors import (
     Unavailable,
     why_failed,
 )
+from gantrymq.shm.fromhandlers import Suppressed, require_ours
 
 if TYPE_CHECKING:
     import numpy as np
@@ -340,7 +341,8 @@ class Session(Closing, OfOneProcess):
                     self.bell.clear()
                 else:
                     self._hear()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            require_ours(error)
             if self.is_open:
                 raise  # else a signal handler has closed it amid the sleep: `check` says so
         finally:
@@ -376,7 +378,7 @@ class Session(Closing, OfOneProcess):
         `amid`: maybe while it waits here, as a signal handler does.
         """
         if timeout_ns >= 10_000_000 and not amid:
-            with suppress(RuntimeError):  # a signal handler may have given a turn away amid ours
+            with Suppressed(RuntimeError):  # a signal handler may have given a turn away amid ours
                 return [descriptor for descriptor, _mask in self._sleeper.poll(timeout_ns / 1e6)]
         return _readable(self.bell.fileno(), self._control.channel.fileno(), timeout_ns)
 
@@ -464,6 +466,7 @@ class Session(Closing, OfOneProcess):
                 return
             heard = self._control.hear()
         except (OSError, ValueError, BrokerGone) as error:  # ValueError: it is closed meanwhile
+            require_ours(error)
             if not self.is_open:
                 raise Closed(_CLOSED) from error
             raise self._over(gone(self.home)) from error
@@ -481,7 +484,7 @@ class Session(Closing, OfOneProcess):
 
     def _has_successor(self) -> bool:
         """Whether the broker was started again; its board is named once its log is recovered."""
-        with suppress(OSError):
+        with Suppressed(OSError):
             return read_board_file(self.home).get("epoch", "") not in ("", f"{self.epoch:x}")
         return False
 
@@ -553,7 +556,7 @@ def now_ns() -> int:
 
 
 def _await(told: SimpleQueue[None], timeout_ns: int) -> None:
-    with suppress(Empty):
+    with Suppressed(Empty):
         told.get(timeout=timeout_ns / 1e9)
 
 

@@ -11,6 +11,7 @@ from threading import Thread
 from typing import Final, TypeVar
 
 from gantrymq.clients.session import NEVER_NS, seconds_until
+from gantrymq.shm.fromhandlers import require_ours
 
 #: The longest sleep until the next look for signals.
 LOOK_S: Final = 0.25
@@ -26,7 +27,8 @@ def take(events: SimpleQueue[T]) -> T:
     while True:
         try:
             return events.get(timeout=LOOK_S)
-        except Empty:
+        except Empty as error:
+            require_ours(error)
             continue
 
 
@@ -39,6 +41,7 @@ def start(thread: Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
+        require_ours(error)
         if str(error) in _LET_GO_TWICE and error.__context__ is not None:
             raise error.__context__ from None
         raise

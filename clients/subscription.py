@@ -12,6 +12,7 @@ from gantrymq.clients.message import check_topic, is_name, plain
 from gantrymq.shm import limits
 from gantrymq.shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal, shown
 from gantrymq.shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.groupwire import SUBSCRIPTION_CHARACTERS
 from gantrymq.shm.properties import (
     HALF_TOPIC,
@@ -98,7 +99,8 @@ def dialect_of(name: str) -> Dialect:
     """A dialect by its name. Raises FilterSyntaxError."""
     try:
         return Dialect(name)
-    except ValueError:
+    except ValueError as error:
+        require_ours(error)
         known = " or ".join(repr(dialect.value) for dialect in Dialect)
         raise FilterSyntaxError(f"dialect is {shown(name)}: use {known}", position=0) from None
 
@@ -167,7 +169,8 @@ def is_unicode(text: str) -> bool:
     """False for a text with a lone surrogate, which has no bytes."""
     try:
         text.encode()
-    except UnicodeEncodeError:
+    except UnicodeEncodeError as error:
+        require_ours(error)
         return False
     return True
 

@@ -41,6 +41,7 @@ from gantrymq.shm.errors import (
     StoreFailed,
     Timeout,
 )
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.kernels import frames, ring
 from gantrymq.shm.kernels.words import spin
 from gantrymq.shm.lookout import Lookout
@@ -706,6 +707,7 @@ def _hand_over_rest() -> None:
         try:
             link.hand_over_rest(deadline)
         except (GantryError, OSError) as error:
+            require_ours(error)
             log.warning("not all that was sent is with the broker at this process's end: %s", error)
 
 

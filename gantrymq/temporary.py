@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -20,6 +19,7 @@ from gantrymq.clients.running import ready_board
 from gantrymq.shm.board import unlink_board
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import Closed, GantryError, SettingIllegal, StoreFailed
+from gantrymq.shm.fromhandlers import Suppressed
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.ownfiles import appending, replace_whole
 
@@ -87,7 +87,7 @@ class Broker(Closing, OfOneProcess):
                 self.process.kill()
                 self.process.wait()
         if self.process.stdin:
-            with contextlib.suppress(BrokenPipeError):
+            with Suppressed(BrokenPipeError):
                 self.process.stdin.close()
 
     def start(self) -> None:

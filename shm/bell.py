@@ -12,6 +12,7 @@ import select
 from io import FileIO
 from typing import Protocol
 
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.held import Descriptor
 
 
@@ -70,7 +71,8 @@ class EventBell:
             return
         try:
             os.eventfd_write(owned.number, 1)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            require_ours(error)
             return
 
     def clear(self) -> None:
@@ -80,7 +82,8 @@ class EventBell:
             return
         try:
             os.eventfd_read(owned.number)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            require_ours(error)
             return
 
     def wait(self, timeout_s: float | None) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsonsum import sum_holds, with_sum
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.queuenames import folder_of
@@ -62,7 +63,8 @@ def read_covered(storage: Storage) -> list[Covered]:
         if sum_holds(data) is False:
             return []
         return [_covered(item) for item in parse_json(data)["filters"]]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        require_ours(error)
         return []
 
 

@@ -17,6 +17,7 @@ import posix_ipc
 
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.errors import BrokerGone, Incompatible, NotPermitted
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.held import hold
 
 if TYPE_CHECKING:
@@ -238,6 +239,7 @@ def create_region(name: str, size: int) -> memoryview:
     try:
         region = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
     except ValueError as error:  # as posix_ipc takes EFBIG
+        require_ours(error)
         raise OSError(
             errno.EFBIG,
             f"no board can be made: it takes {size} bytes, and this process may make no such file."
@@ -277,6 +279,7 @@ def attach_board(name: str, *, write: bool = False, owner: int = -1) -> Board:
     except posix_ipc.PermissionsError:
         raise NotPermitted(f"the board {name} belongs to another user", name=name) from None
     except OSError as error:
+        require_ours(error)
         if error.errno is None:  # posix_ipc says so of EMFILE alone
             raise OSError(errno.EMFILE, str(error)) from error
         raise

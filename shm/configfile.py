@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsonsum import sum_holds, with_sum, without_sum
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import is_disk_full, made_anew, read_file
@@ -37,7 +38,8 @@ def parse_config(text: str) -> Any:  # noqa: ANN401 - JSON
     """
     try:
         return parse_json(text)  # ten times as fast, and most files have no such keys
-    except ValueError:
+    except ValueError as error:
+        require_ours(error)
         return parse_json(_STRING_OR_KEY.sub(_quote_key, text))
 
 
@@ -126,11 +128,13 @@ def read_config(storage: Storage, name: str) -> Any:  # noqa: ANN401 - JSON
 def _read_whole(storage: Storage, path: str) -> Any:  # noqa: ANN401 - JSON
     try:
         text = read_file(storage, path).decode()
-    except (FileNotFoundError, UnicodeDecodeError):
+    except (FileNotFoundError, UnicodeDecodeError) as error:
+        require_ours(error)
         return None
     try:
         return without_sum(parse_config(text))
-    except ValueError:  # half written, or empty
+    except ValueError as error:  # half written, or empty
+        require_ours(error)
         return None
 
 
@@ -143,6 +147,7 @@ def restore_config(storage: Storage, name: str, value: Any) -> None:  # noqa: AN
         try:
             write_config(storage, name, value)
         except OSError as error:
+            require_ours(error)
             if not is_disk_full(error):
                 raise
 
@@ -180,6 +185,7 @@ def _replace(storage: Storage, path: str, value: Any, *, sound: bool) -> None:  
     try:
         _write_whole(storage, path, with_sum(format_config(without_sum(value))).encode())
     except OSError as error:
+        require_ours(error)
         if is_disk_full(error):
             _take_back(storage, path, renamed)
         raise

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
 
@@ -68,13 +69,15 @@ def read_imported(storage: Storage) -> Imported | None:
     """What the file says; None without it. Raises Corrupt, OSError."""
     try:
         data = read_file(storage, FILE)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        require_ours(error)
         return None
     try:
         content = parse_json(data)
         found = Imported(int(content["end"]), dict(map(_queue_of, content["queues"].items())))
         whole = content["version"] == VERSION and content["crc"] == _content(found)["crc"]
-    except (ValueError, KeyError, TypeError, zlib.error):
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        require_ours(error)
         whole = False
     if not whole:
         raise Corrupt(f"{FILE} is damaged: delete it, a start makes it again", path=FILE)

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm import layout
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.notefile import read_content, write_content
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def read_note(storage: Storage) -> tuple[Shape, Note] | None:
         note = Note(int(content["position"]), 0, files, int(content["full_ms"]))
         sizes = int(content["slots"]), int(content["entries"])
         return Shape(*sizes, bool(content["tags"])), note
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        require_ours(error)
         return None
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Rejected
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.indexnote import DIRECTORY, Header, Shape, parse_header
 from gantrymq.shm.properties import index_hash
 
@@ -109,7 +110,8 @@ class IndexReader:
         """One of them; None if it has expired meanwhile."""
         try:
             file = self._storage.open(path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             yield None
             return
         with closing(file):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.layout import SYS_COMPRESSED, SYS_INNER_BATCH
 from gantrymq.shm.properties import java_int
 from gantrymq.shm.record import HEAD_CODECS, V6_BITS, Record
@@ -94,6 +95,7 @@ def messages_of(record: Record) -> list[Part]:
             )
             found.append(Part(body_at + member.body_at, own))
     except ValueError as error:
+        require_ours(error)
         raise Corrupt(
             f"the inner batch at log position {record.physical_offset} is damaged: {error}. Its"
             " checksum holds: so it was sent",

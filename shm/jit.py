@@ -24,12 +24,14 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
+
+from gantrymq.shm.fromhandlers import Suppressed, require_ours
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,6 +129,7 @@ def _writable() -> bool:
         cache_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
         ownfiles.require_trusted(cache_directory())
     except OSError as error:
+        require_ours(error)
         warnings.warn(
             f"kernel cache {cache_directory()} is not writable ({error.strerror}): every start"
             " compiles anew, which takes about half a minute; set XDG_CACHE_HOME to a folder of"
@@ -344,12 +347,13 @@ def _read_code() -> bytes | None:
 
     try:
         content = ownfiles.read_trusted(cache_directory() / _LIBRARY)
-    except OSError:
+    except OSError as error:
+        require_ours(error)
         return None
     digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     if not code or hashlib.sha256(code).digest() != digest:
         return None
-    with suppress(OSError):  # another user's
+    with Suppressed(OSError):  # another user's
         os.utime(cache_directory())  # what is in use is not pruned as old
     return code
 

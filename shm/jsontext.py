@@ -11,13 +11,16 @@ import json
 import math
 from typing import Any, Final
 
+from gantrymq.shm.fromhandlers import require_ours
+
 
 def parse_json(data: bytes | bytearray | str) -> Any:  # noqa: ANN401 - JSON
     """The value of a text, in UTF-8 if it is bytes. Raises ValueError, and nothing else."""
     text = data if isinstance(data, str) else data.decode("utf-8-sig")
     try:
         return _DECODER.decode(text)
-    except RecursionError:
+    except RecursionError as error:
+        require_ours(error)
         raise ValueError("values are nested too deeply") from None
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsonsum import sum_holds
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file
@@ -73,7 +74,8 @@ def lineage_of(storage: Storage) -> Lineage:
     """A store's lineage; empty if no broker of ours has started on it. Raises Corrupt, OSError."""
     try:
         data = read_file(storage, FILE)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        require_ours(error)
         return Lineage()
     try:
         if sum_holds(data) is False:
@@ -81,6 +83,7 @@ def lineage_of(storage: Storage) -> Lineage:
         content = parse_json(data)
         return Lineage.of(content if isinstance(content, dict) else {})
     except ValueError as error:
+        require_ours(error)
         text = f"{FILE} of {storage.root} is damaged, which says what store this is: {error}"
         raise Corrupt(text, path=FILE) from None
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jit import COMPILING, JIT_OFF, external, i4, i8, kernel
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ if JIT_OFF or TYPE_CHECKING:
         try:
             return os.pwrite(descriptor, bytes_at(address)[:count].tobytes(), position)
         except OSError as error:
+            require_ours(error)
             return -int(error.errno or errno.EIO)
 
     def copy(target: Bytes, target_at: int, source: Bytes, source_at: int, count: int) -> None:

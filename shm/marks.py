@@ -13,6 +13,8 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
+from gantrymq.shm.fromhandlers import require_ours
+
 #: Every mark of the product; a meta test compares them with the calls and with the crash tests.
 MARKS: Final = frozenset(
     {
@@ -102,7 +104,8 @@ class _Killer:
         path = os.path.join(self._reached, self._name)
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        except FileExistsError:
+        except FileExistsError as error:
+            require_ours(error)
             return False
         return True
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsonsum import sum_holds, with_sum
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
@@ -29,11 +30,13 @@ def read_content(storage: Storage, path: str, version: int) -> dict[str, Any] | 
     """
     try:
         data = read_file(storage, path)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        require_ours(error)
         return None
     try:
         content = parse_json(data) if sum_holds(data) else None
-    except ValueError:
+    except ValueError as error:
+        require_ours(error)
         return None
     if not isinstance(content, dict) or content.get("version") != version:
         return None

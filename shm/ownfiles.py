@@ -12,11 +12,12 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
 from gantrymq.shm.errors import NotPermitted
+from gantrymq.shm.fromhandlers import Suppressed, require_ours
 from gantrymq.shm.held import Descriptor
 
 _ROOT: Final = 0
@@ -41,6 +42,7 @@ def open_file(path: str | os.PathLike[str], flags: int) -> Descriptor:
     try:
         return Descriptor(os.open, path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        require_ours(error)
         if error.errno in (errno.ELOOP, errno.EEXIST, errno.ENOTDIR) and os.path.islink(path):
             raise link_refused(path) from error
         raise
@@ -123,7 +125,7 @@ def make_private(folder: Path) -> None:
 
     Raises NotPermitted, PermissionError for a link, OSError.
     """
-    with suppress(FileExistsError):
+    with Suppressed(FileExistsError):
         folder.mkdir(mode=_PRIVATE)
     with open_file(folder, os.O_RDONLY | os.O_DIRECTORY) as opened:
         _require_owner(folder, os.fstat(opened.number))
@@ -136,7 +138,7 @@ def make_store(store: Path) -> None:
     It alone may be a link to another disk, if root or this user made the link.
     Raises NotPermitted, OSError.
     """
-    with suppress(FileExistsError):
+    with Suppressed(FileExistsError):
         store.mkdir(mode=_PRIVATE)
     _require_links_own(store)
     _require_owner(store, store.stat())

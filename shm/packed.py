@@ -12,6 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from gantrymq.shm.fromhandlers import require_ours
+
 T = TypeVar("T")
 
 #: Where msgspec says that a value of an array is wrong; the tag is number 0.
@@ -31,6 +33,7 @@ def decode_packed(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
     try:
         return decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
+        require_ours(error)
         # msgspec lets text that is no UTF-8, and values nested without end, through as they are.
         raise msgspec.DecodeError(f"no msgpack of ours: {type(error).__name__}") from None
 
@@ -40,6 +43,7 @@ def decode_json(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
     try:
         return decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
+        require_ours(error)
         raise msgspec.DecodeError(f"no JSON of ours: {type(error).__name__}") from None
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm import limits
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.fromhandlers import require_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +35,8 @@ def is_folder_name(topic: str) -> bool:
         return False
     try:
         return len(topic.encode()) <= limits.RETRY_TOPIC_BYTES_MAX
-    except UnicodeEncodeError:
+    except UnicodeEncodeError as error:
+        require_ours(error)
         return False
 
 

@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
 
@@ -104,14 +105,16 @@ def read_ranges(storage: Storage) -> Ranges | None:
     """What the file says; None without it. Raises Corrupt if it is damaged."""
     try:
         data = read_file(storage, FILE)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        require_ours(error)
         return None
     try:
         content = parse_json(data)
         spans = tuple((int(first), _end(last)) for first, last in content["ranges"])
         found = Ranges(spans, str(content["boot_id"]))
         whole = content["version"] == VERSION and content["crc"] == _content(found)["crc"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError) as error:
+        require_ours(error)
         whole = False
     if not whole or not _is_rising(spans):
         raise Corrupt(

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from gantrymq.shm import packed
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.limits import DELIVER_MS_MAX
 from gantrymq.shm.packed import decode_packed
 from gantrymq.shm.valueranges import Name, Serial, Text
@@ -77,6 +78,7 @@ def parse_handle(text: str) -> Handle:
     try:
         words = urlsafe_b64decode(text.encode("ascii")).decode("utf-8").split(" ")
     except (Error, UnicodeError) as error:
+        require_ours(error)
         raise ValueError(f"{text!r} is no recall handle") from error
     whole = len(words) == 5 and words[0] == "v1" and all(words)
     # A time's range, and one behind it; more digits than it has are not worth to be read.

@@ -16,6 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from gantrymq.shm import ownfiles
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.held import Descriptor
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def _noting(call: Callable[_P, _R], note: Callable[[OSError], None]) -> Callable
         try:
             return call(*given, **named)
         except OSError as error:
+            require_ours(error)
             note(error)
             raise
 
@@ -83,6 +85,7 @@ def made_anew() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        require_ours(error)
         setattr(error, _SYNC_MARK, False)
         raise
 
@@ -227,6 +230,7 @@ def _names_file(
         try:
             return call(file, *given, **rest)
         except OSError as error:
+            require_ours(error)
             error.filename = error.filename or file.name
             raise
 
@@ -246,6 +250,7 @@ class PosixFile:
         try:
             done = os.pwrite(self.descriptor, data, position)
         except OSError as error:
+            require_ours(error)
             error.filename = self.name
             mark_failed_change(error)
             raise
@@ -332,6 +337,7 @@ class PosixFile:
             try:
                 begin = os.lseek(self.descriptor, start, os.SEEK_DATA)
             except OSError as error:
+                require_ours(error)
                 if error.errno == errno.ENXIO:  # only a hole is left
                     break
                 raise
@@ -402,7 +408,8 @@ class PosixStorage:
             path = f"{self.root}/{part}"
             try:
                 mode = os.lstat(path).st_mode
-            except OSError:  # what is wanted with it will say so
+            except OSError as error:  # what is wanted with it will say so
+                require_ours(error)
                 return
             if stat.S_ISLNK(mode):
                 raise ownfiles.link_refused(path)
@@ -419,7 +426,8 @@ class PosixStorage:
         path = self._path(name)
         try:
             return PosixFile(ownfiles.create_file(path), name)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             self.make_directory(name.rpartition("/")[0])
         return PosixFile(ownfiles.create_file(path), name)
 
@@ -438,14 +446,16 @@ class PosixStorage:
         """Names in a directory, sorted."""
         try:
             return sorted(os.listdir(self._folder(name)))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             return []
 
     def is_directory(self, name: str) -> bool:
         """Whether the name is a directory."""
         try:
             return stat.S_ISDIR(os.lstat(self._path(name)).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError) as error:
+            require_ours(error)
             return False
 
     @changes
@@ -454,13 +464,15 @@ class PosixStorage:
         path = self._folder(name)
         try:
             os.mkdir(path, self.FOLDER_MODE)  # nearly always its own parent is there
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             if not name:
                 os.makedirs(self.root, self.FOLDER_MODE)
                 return
             self.make_directory(name.rpartition("/")[0])
             os.mkdir(path, self.FOLDER_MODE)
-        except FileExistsError:
+        except FileExistsError as error:
+            require_ours(error)
             if not os.path.isdir(path):
                 raise
 

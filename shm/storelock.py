@@ -10,6 +10,7 @@ import os
 import struct
 from typing import Final
 
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.ownfiles import open_file
 
 LOCK_NAME: Final = "lock"
@@ -26,7 +27,8 @@ def is_held(store: str | os.PathLike[str], byte: int = STORE_BYTE) -> bool:
     """True if some broker, or a child of one, holds the lock, or its other byte."""
     try:
         lock = open_file(os.path.join(store, LOCK_NAME), os.O_RDWR)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        require_ours(error)
         return False
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     with lock:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt, Rejected
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.innerbatch import is_inner_batch
 from gantrymq.shm.lognames import bases_of, segment_name
 from gantrymq.shm.messageid import parse_offset_message_id
@@ -101,6 +102,7 @@ class StoreReader:
         try:
             found = self.place(position)
         except (Rejected, FileNotFoundError) as error:
+            require_ours(error)
             fault = str(error)
         if found is not None and isinstance(found.item, Record):
             return found.item
@@ -166,7 +168,8 @@ class StoreReader:
             try:
                 at = (start - first) * layout.CQ_UNIT_BYTES
                 data = self._read(name, at, count * layout.CQ_UNIT_BYTES)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                require_ours(error)
                 data = b""  # expired
             for unit_at in range(0, len(data), layout.CQ_UNIT_BYTES):
                 row = layout.CQ_UNIT.unpack(data, unit_at)
@@ -200,7 +203,8 @@ class StoreReader:
         base = self._bases[index]
         try:
             size = self._storage.size_of(segment_name(base))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             return None
         return (base, size) if position < base + size else None
 
@@ -244,7 +248,8 @@ def position_of(text: str) -> int:
         return int(text)
     try:
         return parse_offset_message_id(text)[1]
-    except ValueError:
+    except ValueError as error:
+        require_ours(error)
         raise Rejected(
             f"{text!r} is neither a log position nor an offset message id (32 or 56 hex digits)"
         ) from None

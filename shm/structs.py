@@ -12,6 +12,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from gantrymq.shm.fromhandlers import require_ours
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -89,7 +91,8 @@ class Struct:
         for name, value in values.items():
             try:
                 ordered[self._places[name]] = value
-            except KeyError:
+            except KeyError as error:
+                require_ours(error)
                 raise KeyError(f"{self.name} has no field {name}") from None
         return self._codec.pack(*ordered)
 

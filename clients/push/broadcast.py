@@ -20,6 +20,7 @@ from gantrymq.clients.push.member import PushMember, Resumed
 from gantrymq.clients.session import Session, now_ns
 from gantrymq.shm import groupwire
 from gantrymq.shm.errors import Corrupt, GroupIllegal, Incompatible
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.groupwire import ConsumeFrom
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.limits import RETRY_TOPIC_BYTES_MAX
@@ -84,7 +85,8 @@ class OffsetFile:
                 for topic, queues in content["offsets"].items()
                 for queue, offset in queues.items()
             }
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             return {}
         except _NO_OFFSETS as error:
             raise self.damaged(f"is no offset file ({error or type(error).__name__})") from error
@@ -128,6 +130,7 @@ class OffsetFile:
         try:
             self.save()
         except OSError as error:
+            require_ours(error)
             if not is_disk_full(error):
                 raise
             if not self._lacks_room:

@@ -16,6 +16,7 @@ from typing import Final
 from gantrymq.clients.push.chunks import Chunk, Failure, Pace
 from gantrymq.clients.push.window import Window
 from gantrymq.clients.session import Session
+from gantrymq.shm.fromhandlers import require_ours
 
 #: More is fetched while fewer rows than this wait for a thread.
 LOW_ROWS: Final = 512
@@ -306,7 +307,8 @@ def _rest_of(chunk: Chunk) -> deque[int]:
     while True:
         try:
             rows.appendleft(chunk.rows.pop())
-        except IndexError:
+        except IndexError as error:
+            require_ours(error)
             return rows
 
 

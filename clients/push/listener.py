@@ -16,6 +16,7 @@ from gantrymq.clients.push.consumeresult import ConsumeResult, begin_listening, 
 from gantrymq.clients.push.handoff import Handoff
 from gantrymq.clients.push.telling import FaultLog
 from gantrymq.shm.errors import shown
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
 
 log = logging.getLogger("gantrymq")
@@ -79,7 +80,8 @@ class ListenerThread(threading.Thread):
         while not window.halted and not evicted[0]:
             try:
                 row = pop()
-            except IndexError:
+            except IndexError as error:
+                require_ours(error)
                 break
             chunk.current = row  # all rows below are finished: `relieve` counts on it
             message = None

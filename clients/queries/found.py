@@ -17,6 +17,7 @@ from gantrymq.clients.message import (
 from gantrymq.clients.stored_body import plain_body
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.layout import SYS_COMPRESSED
 from gantrymq.shm.messageid import format_host
 from gantrymq.shm.properties import DLQ_PREFIX
@@ -69,6 +70,7 @@ def _body(record: Record) -> bytes:
     try:
         return plain_body(record.body, record.sys_flag)
     except ValueError as error:
+        require_ours(error)
         raise Corrupt(
             f"the body of the message at log position {record.physical_offset} cannot be unpacked:"
             f" {error}. Its checksum holds: so it was sent",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.innerbatch import Part, is_inner_batch, messages_of
 from gantrymq.shm.record import Record
 
@@ -149,7 +150,8 @@ def _of_queue(storage: Storage, folder: str) -> Iterator[Unit]:
                 start = max(0, end - _AT_ONCE)
                 yield from reversed(_read(storage, path, start, end - start))
                 end = start
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             return  # expired, and all that is older
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from gantrymq.shm.errors import ArgumentIllegal, Rejected
+from gantrymq.shm.fromhandlers import require_ours
 
 _FORM: Final = "give Unix milliseconds, or a time such as 2026-01-31T08:00 (this machine's zone)"
 #: 16 digits are a time beyond the year 30000: microseconds, most likely.
@@ -17,7 +18,8 @@ def milliseconds(moment: datetime) -> int:
     """Unix ms; without a zone it is this machine's time. Raises Rejected beyond what there is."""
     try:
         return round(moment.timestamp() * 1e6) // 1000  # of whole microseconds, which it has
-    except (OverflowError, ValueError, OSError):
+    except (OverflowError, ValueError, OSError) as error:
+        require_ours(error)
         raise ArgumentIllegal(f"{moment} is no time that this machine knows: {_FORM}") from None
 
 
@@ -34,6 +36,6 @@ def parse_moment(text: str) -> int:
     else:
         try:
             return milliseconds(datetime.fromisoformat(text))
-        except ValueError:
-            pass
+        except ValueError as error:
+            require_ours(error)
     raise Rejected(f"{text!r} is no time: {_FORM}")

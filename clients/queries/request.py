@@ -9,6 +9,7 @@ from gantrymq.clients.queries.inner import Messages
 from gantrymq.clients.queries.search import SCAN_BYTES, Search, Wanted
 from gantrymq.clients.queries.view import NO_END, no_topic
 from gantrymq.shm.errors import ArgumentIllegal
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.indexreader import EVER_MS
 from gantrymq.shm.innerbatch import is_inner_batch
 from gantrymq.shm.limits import PROPERTIES_BYTES_MAX
@@ -100,7 +101,8 @@ def check_key(what: str, text: str) -> None:
     shown = repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
     try:
         size = len(text.encode())
-    except UnicodeEncodeError:
+    except UnicodeEncodeError as error:
+        require_ours(error)
         raise ArgumentIllegal(
             f"{what} {shown} is no Unicode text: keys are stored as UTF-8, so give it as that"
         ) from None

@@ -18,6 +18,7 @@ from gantrymq.clients.queries.view import NO_END, StoreView, read_ahead
 from gantrymq.shm import layout
 from gantrymq.shm.codes import Stop
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.indexreader import EVER_MS, Entry, FileUnfit, IndexFile, IndexReader
 from gantrymq.shm.lognames import bases_of, segment_name
 
@@ -231,7 +232,8 @@ class Search:
 
             times = (wanted.begin_ms, wanted.end_ms)
             found = scan_segment(self._view.storage, base, span, wanted.codes, times)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             return  # expired
         self._left_bytes -= found.end - span[0]
         ends = found.stop in (Stop.FILLER, Stop.LIMIT) or found.end >= span[1]

@@ -20,6 +20,7 @@ from gantrymq.clients.running import board_name, find_board
 from gantrymq.shm import configfile, layout, wire
 from gantrymq.shm.board import NOBODYS
 from gantrymq.shm.errors import BrokerGone, TopicNotFound
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.indexnote import (
     DEFAULT_SHAPE,
     DIRECTORY,
@@ -144,7 +145,8 @@ def read_ahead(storage: Storage, pieces: Iterable[tuple[str, int, int]]) -> None
     for name, at, count in pieces:
         try:
             opened = open_file(os.path.join(storage.root, name), os.O_RDONLY)
-        except OSError:
+        except OSError as error:
+            require_ours(error)
             continue
         with opened:
             os.posix_fadvise(opened.number, at, count, os.POSIX_FADV_WILLNEED)
@@ -178,7 +180,8 @@ class RunningStore:
         """Whether that broker still runs."""
         try:
             found = os.stat(self._board_file)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             return False
         state = found.st_ino, found.st_mtime_ns
         if state == self._board_file_state:  # it is replaced whole

@@ -93,21 +93,21 @@ class CheckerLink:
         try:
             alone, seen = len(awaited) == 1, lane.seen
             if not self.put_end(form, serial, transaction, commit, half, alone=alone):
-                return self._forget(serial)
+                return self.forget(serial)
             told = alone and await_told(
                 session.arena, _told_at(serial), serial, lane.tail_at, seen, limits.SPIN_ROUNDS
             )
         except (Unavailable, Closed):
-            return self._forget(serial)
+            return self.forget(serial)
         except BaseException:
-            self._forget(serial)
+            self.forget(serial)
             raise
         if told <= 0:
             return serial
         awaited.discard(serial)
         return TOLD
 
-    def _forget(self, serial: int) -> int:
+    def forget(self, serial: int) -> int:
         """Nobody waits for its answer any more."""
         self._awaited.discard(serial)
         self._ended.pop(serial, None)
@@ -131,7 +131,7 @@ class CheckerLink:
                 return Ended(serial, COMMITTED if request.commit else ROLLED_BACK)
             return self._ended[serial]
         finally:
-            self._forget(serial)
+            self.forget(serial)
 
     def _ask_until(self, serial: int, body: bytes, is_put: bool, deadline_ns: int) -> bool:
         """`_ask`, over restarts of the broker."""

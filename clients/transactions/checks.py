@@ -21,6 +21,7 @@ from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm import transactionwire
 from gantrymq.shm.errors import BrokerGone, Closed, GantryError, Incompatible, Timeout
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.messageid import format_host
 from gantrymq.shm.properties import java_int
 from gantrymq.shm.storage import PosixStorage
@@ -90,6 +91,7 @@ class CheckAnswers:
             self._link.lose()
             self._rest(_REATTACH_S)
         except (GantryError, OSError, ValueError) as error:
+            require_ours(error)
             if self._is_over():  # a session that was closed meanwhile
                 return
             self._tell(error)
@@ -148,7 +150,8 @@ class CheckAnswers:
             return TransactionResolution.UNKNOWN
         try:
             message = half_message(self._read(check.position))
-        except (GantryError, OSError, ValueError):
+        except (GantryError, OSError, ValueError) as error:
+            require_ours(error)
             log.warning("the half message at %d cannot be read", check.position, exc_info=True)
             return None
         try:

@@ -20,6 +20,7 @@ from gantrymq.clients.shortwaits import start
 from gantrymq.shm import limits, transactionwire
 from gantrymq.shm.codes import Level
 from gantrymq.shm.errors import Closed, GantryError, StoreFailed, Timeout, Unavailable
+from gantrymq.shm.fromhandlers import Suppressed
 from gantrymq.shm.lookout import Lookout
 from gantrymq.shm.transactionwire import End
 
@@ -149,7 +150,7 @@ class Commits:
             _pass(waiting, first)
             first = _first(waiting)
         if wanted and wanted._is_waiting and self._ask(wanted):
-            with contextlib.suppress(ValueError):  # a signal handler has asked as well
+            with Suppressed(ValueError):  # a signal handler has asked as well
                 waiting.remove(wanted)
         if self._asked:
             self._link.take()
@@ -306,6 +307,7 @@ class Commits:
             self._watched.append(future)
         for row in _missing(future):
             row.add_done_callback(lambda _row: self.look(future))
+        self.look(future)  # before its turn: another one may wait long for its halves
 
     def _are_watched(self) -> bool:
         """Whether there are futures that nobody waits for."""

@@ -81,6 +81,10 @@ class Transactions:
         """As `CheckerLink.end_soon`."""
         return self._link.end_soon(self._form, transaction, commit, half)
 
+    def forget(self, asked: int) -> None:
+        """Nobody waits for what `end_soon` has put any more."""
+        self._link.forget(asked)
+
     def end(
         self, transaction: str, commit: bool, halves: list[tuple[int, int]], asked: int,
         deadline: int,

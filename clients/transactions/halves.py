@@ -14,6 +14,7 @@ from gantrymq.clients.session import NOW, Turn
 from gantrymq.clients.transactions.transaction import OTHERS, HalfReceipt, Transaction
 from gantrymq.shm.codes import Level, ParkMode
 from gantrymq.shm.errors import BrokerGone, MessageIllegal, Timeout, shown
+from gantrymq.shm.fromhandlers import is_ours
 from gantrymq.shm.properties import CHECK_IMMUNITY, GANTRY_TX_DELAY, encode_properties
 
 if TYPE_CHECKING:
@@ -97,21 +98,31 @@ class HalfSends:
         wishes: tuple[str | None, float | None, int],
         parts: MessageParts,
     ) -> HalfReceipt:
-        """Put a half, in the transaction's turn."""
-        block = transaction.block(self._link)
+        """Put a half, in the transaction's turn.
+
+        What a signal handler raises may come from behind the put, whatever its type: then the half
+        counts as begun, and the transaction has failed.
+        """
+        block = None
+        transaction.adding += 1
         try:
+            block = transaction.block(self._link)
             try:
                 half = self._put(block, message, body, wishes, parts)
-            except BrokerGone:
-                if wishes[2] & URGENT:
+            except BrokerGone as error:
+                if wishes[2] & URGENT or not is_ours(error):
                     raise
                 half = self._keep(block, message_of(message, body, parts), wishes)
+            transaction.add(half)
         except BaseException as error:
-            transaction.fail(error)
-            if isinstance(error, Exception):  # else it was broken off, perhaps behind the put
+            ours = isinstance(error, Exception) and is_ours(error)
+            if block is not None or not ours:  # else it is refused, and stays as it was
+                transaction.fail(error)
+            if block is not None and ours:
                 transaction.take_back()
             raise
-        transaction.add(half)
+        finally:
+            transaction.adding -= 1
         return half
 
     def _keep(

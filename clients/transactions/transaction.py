@@ -75,6 +75,10 @@ class Owner(Protocol):
         """What the txn-checker answers. Raises what CheckerLink does."""
         ...
 
+    def forget(self, asked: int) -> None:
+        """Nobody waits for what `end_soon` has put any more."""
+        ...
+
     def commit_later(self, transaction: Transaction) -> Pending[None]:
         """Commit once the halves are in the log, without waiting."""
         ...
@@ -149,6 +153,7 @@ class Transaction(OfOneProcess):
     _is_ending = False  # from then on it takes no message
     _numbered = 0  # halves that were begun
     _not_put = 0  # of these, not handed over
+    adding = 0  # sends into it that are going on, of whoever has the lock
     _why_ended = ""  # if not by who has it
     _is_given_up = False  # who has it wants nothing of it delivered
 
@@ -219,7 +224,7 @@ class Transaction(OfOneProcess):
 
     def settled_places(self) -> list[Half] | None:
         """As `places`, once all halves are in the log or never will be; None before."""
-        if self.is_putting and self._failure is None:
+        if self.is_putting and self._failure is None and not self._fail_what_was_broken_off():
             return None
         places = []
         for half in self._halves:
@@ -231,6 +236,19 @@ class Transaction(OfOneProcess):
             else:
                 return None
         return places
+
+    def _fail_what_was_broken_off(self) -> bool:
+        """Whether no thread is amid a send: then nobody says any more what became of a half."""
+        lock, taken = self.lock, list[bool]()
+        try:
+            taken[:] = map(lock.acquire, NOW)
+            is_over = taken[0] and not self.adding  # this thread may be amid one, in a handler
+            if is_over and self.is_putting:
+                self.fail(TransactionFailed("the send of a message was broken off"))
+            return is_over
+        finally:
+            if taken and taken[0]:
+                lock.release()
 
     @property
     def has_failed(self) -> bool:
@@ -315,7 +333,7 @@ class Transaction(OfOneProcess):
             (timeout,) = judged("Transaction.commit", timeout)
         if not self._owner.writer.is_open:
             self._owner.require_open()
-        lock, taken = self.lock, list[bool]()
+        lock, taken, asked = self.lock, list[bool](), 0
         try:  # as `Turn` has it, without its calls
             taken[:] = map(lock.acquire, NOW)
             if taken[0]:
@@ -329,6 +347,8 @@ class Transaction(OfOneProcess):
         finally:
             if taken and taken[0]:
                 lock.release()
+            if asked > 0:
+                self._owner.forget(asked)
         deadline_ns = self._owner.deadline(timeout)
         with Turn(lock, deadline_ns, OTHERS):
             self._is_ending = True

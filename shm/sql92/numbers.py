@@ -8,6 +8,7 @@ import struct
 import unicodedata
 from typing import Final
 
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.sql92.tree import LONG_MAX, Number, Width
 
 _LEAST: Final = {Width.INT: -(1 << 31), Width.LONG: -(1 << 63)}
@@ -52,7 +53,8 @@ def read_double(text: str) -> float | None:
     if found := _HEX.fullmatch(text):
         try:
             return float.fromhex(text[: found.start("suffix")])
-        except OverflowError:
+        except OverflowError as error:
+            require_ours(error)
             return -math.inf if text[0] == "-" else math.inf
     return None
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.opcodes import NAMES_MAX
 from gantrymq.shm.sql92 import tree
 from gantrymq.shm.sql92.dialect import Dialect
@@ -274,6 +275,7 @@ class _Parser:
         try:
             return rule(*parts)
         except ValueError as error:
+            require_ours(error)
             self._fail(at, str(error))
 
     def _refuse(self, expected: str) -> NoReturn:

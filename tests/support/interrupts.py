@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import cache
+from itertools import cycle
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, Self
 
@@ -90,6 +91,13 @@ class Interrupted(BaseException):
     """As KeyboardInterrupt: what no handler of errors expects."""
 
 
+class InterruptedAsAnError(
+    Interrupted, TimeoutError, FileNotFoundError, FileExistsError, PermissionError, BlockingIOError,
+    ValueError, RuntimeError, KeyError, IndexError, TypeError, OverflowError,
+):  # fmt: skip
+    """As a handler's own error: what many an `except` of ours means something else by."""
+
+
 class Interrupt:
     """`with` it: Interrupted is raised once, at the n-th place of the client's code, and ends here.
 
@@ -98,9 +106,14 @@ class Interrupt:
     """
 
     def __init__(
-        self, number: int, within: str = "", handler: Callable[[], None] | None = None
+        self,
+        number: int,
+        within: str = "",
+        handler: Callable[[], None] | None = None,
+        kind: type[Interrupted] = Interrupted,
     ) -> None:
         self._left = number
+        self._kind = kind
         self._handler = handler
         self._within = re.compile(within)
         self._last: tuple[FrameType, int] | None = None
@@ -141,7 +154,7 @@ class Interrupt:
             self.was_hit = True
             self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
             if self._handler is None:
-                raise Interrupted
+                raise self._kind
             self._handler()
 
     def __enter__(self) -> Self:
@@ -158,7 +171,7 @@ class Interrupt:
         sys.settrace(self._before)
         self._last = None
         self._leaving.clear()
-        return kind is Interrupted
+        return kind is self._kind
 
 
 def interrupt_each(
@@ -171,15 +184,17 @@ def interrupt_each(
     """Play a scene with an interruption at one place after the other, until there is none left.
 
     At the first, and from one by chance on; a failure says which it was. With a `handler`, that is
-    called there, and nothing is raised.
+    called there, and nothing is raised. What is raised is an error at every other place.
     """
     number, hits = 0, 0
+    kinds = cycle(random.sample([Interrupted, InterruptedAsAnError], 2))
     while True:
-        interrupt = Interrupt(number, within, handler)
+        kind = next(kinds)
+        interrupt = Interrupt(number, within, handler, kind)
         try:
             scene(interrupt)
         except BaseException as error:
-            error.add_note(f"interrupted at place {number}, {interrupt.place}")
+            error.add_note(f"interrupted at place {number}, {interrupt.place}: {kind.__name__}")
             raise
         if not interrupt.was_hit:
             break

@@ -6,11 +6,13 @@ Nothing that it has opened stays open, and the same call can be made again.
 from __future__ import annotations
 
 import logging
+import math
 import os
+import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NoReturn
 
@@ -23,14 +25,23 @@ from gantrymq.clients.push.dispatcher import Dispatcher
 from gantrymq.clients.transactions import checkerlink
 from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.transaction import Transaction
-from gantrymq.shm.errors import BrokerGone, Closed, Rejected, TransactionFailed
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import (
+    BrokerGone,
+    Closed,
+    Rejected,
+    TransactionFailed,
+    TransactionInDoubt,
+)
 from gantrymq.temporary import Broker
+from tests.support.brokers import ServingBroker
 from tests.support.callrecipes import RECIPES, Scene, a_scene, listen
 from tests.support.door import descriptors
 from tests.support.interrupts import FINALIZED, Interrupt, interrupt_each
 from tests.support.push import FIRST, PATIENCE_S
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
+from tests.system.test_patience import hung
 
 #: Functions that open files, and what they are called by.
 OPENING = (
@@ -46,6 +57,19 @@ COMMITS = r"Commit|CheckerLink|Transaction|Pending|_first|_pass"
 def scene_fixture(broker: Broker) -> Iterator[Scene]:
     with a_scene(broker, f"interrupted-{os.getpid()}") as scene:
         yield scene
+
+
+@pytest.fixture(name="stopped", scope="module")
+def stopped_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Producer]:
+    """Return a producer whose broker stands still, and which waits as long as that takes."""
+    home = tmp_path_factory.mktemp("stopped") / "home"
+    with (
+        ServingBroker(home, hung_agent_timeout=0) as broker,
+        Producer(broker.wait_until_ready().home, timeout=math.inf) as producer,
+    ):
+        producer.send("t", b"first")
+        with hung(broker.pid_of(Role.WRITER)):
+            yield producer
 
 
 @mends("S103")
@@ -313,3 +337,52 @@ def test_who_waits_for_an_answer_notices_that_another_thread_has_lost_the_sessio
     link._lane = lane
     with suppress(TransactionFailed):
         _begun(producer, topic).commit()
+
+
+@mends("S132")
+def test_a_send_that_was_broken_off_holds_up_no_other_commit(
+    producer: Producer, topic: str
+) -> None:
+    """Its own commit is decided, too: no thread is amid it that could say what became of it."""
+
+    def play(interrupt: Interrupt) -> None:
+        broken, sound = producer.begin_transaction(), producer.begin_transaction()
+        producer.send(topic, b"sound", transaction=sound)
+        with interrupt:
+            producer.send_async(topic, b"broken", transaction=broken)
+        first, second = broken.commit_async(), sound.commit_async()
+        told = threading.Event()
+        second.add_done_callback(lambda _future: told.set())
+        assert told.wait(PATIENCE_S)
+        second.result(PATIENCE_S)
+        if interrupt.was_hit:
+            assert isinstance(first.exception(PATIENCE_S), TransactionFailed | TransactionInDoubt)
+        else:
+            first.result(PATIENCE_S)
+
+    interrupt_each(play, r"Transaction\.(block|add)", 1)
+
+
+@mends("S133")
+@pytest.mark.parametrize("kind", [TimeoutError, OSError, ValueError, RuntimeError, LookupError])
+@pytest.mark.parametrize("name", ["send", "result", "flush"])
+def test_what_a_handler_raises_ends_a_wait_whatever_it_is(
+    stopped: Producer, name: str, kind: type[Exception]
+) -> None:
+    waits: dict[str, Callable[[], object]] = {
+        "send": lambda: stopped.send("t", b"x"),
+        "result": lambda: stopped.send_async("t", b"x").result(),
+        "flush": stopped.flush,
+    }
+
+    def fail(_number: int, _frame: object) -> None:
+        raise kind("a handler's")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(kind, match="a handler's"):
+            waits[name]()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -66,24 +66,24 @@ class Keeper:
     def __del__(self):
         kept.append(self.producer)
 producer = Producer(sys.argv[1])
-producer.send("t", b"before")
+producer.send(sys.argv[2], b"before")
 state = producer._link.fast.state if producer._link.fast else None
 Keeper(producer)
 del producer
 gc.collect()
 [producer] = kept
-if sys.argv[2] == "soon":
+if sys.argv[2].endswith("soon"):
     producer._link.session.look_due = 1 << 62  # the session that it has is used on,
     producer._link.ring_if_wanted = lambda: None  # as where the writer is awake
-    producer.send_oneway("t", b"behind")
+    producer.send_oneway(sys.argv[2], b"behind")
 else:
-    producer.send("t", b"behind")
+    producer.send(sys.argv[2], b"behind")
 assert state is None or not state[fastput.ENABLED], "nobody tells its end again"
-producer.send_oneway("t", b"left")
+producer.send_oneway(sys.argv[2], b"left")
 pid = os.fork()
 if not pid:
     try:
-        producer.send_oneway("t", b"of the child")
+        producer.send_oneway(sys.argv[2], b"of the child")
     except Closed:
         os._exit(0)
     os._exit(1)
@@ -96,9 +96,9 @@ producer.close()
 @pytest.mark.parametrize("when", ["soon", "later"])
 def test_a_producer_that_a_finalizer_uses_again_goes_on(broker: Broker, when: str) -> None:
     """With its session, or a new one; a child of its process has none, as of any producer."""
-    done = _python("-c", _USED_AGAIN, str(broker.home), when)
+    done = _python("-c", _USED_AGAIN, str(broker.home), f"again-{when}")
     assert done.returncode == 0, done.stderr
-    assert sorted(bodies_of(broker.home, "t", 3)) == [b"before", b"behind", b"left"]
+    assert sorted(bodies_of(broker.home, f"again-{when}", 3)) == [b"before", b"behind", b"left"]
 
 
 @mends("A1")

@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from typing import NoReturn
 
 import pytest
 
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.session import deadline_after
+from gantrymq.clients.transactions import checkerlink
 from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.commits import Commits
 from gantrymq.clients.transactions.transaction import Transaction
@@ -194,6 +196,60 @@ def test_a_send_that_was_broken_off_leaves_a_rollback_in_doubt(
         transaction.commit()
     with pytest.raises(TransactionInDoubt):
         transaction.rollback()
+
+
+@mends("S131")
+@pytest.mark.parametrize("kind", [TimeoutError, ValueError, BrokerGone, KeyboardInterrupt])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_half_behind_whose_put_a_handler_raises_may_be_stored(
+    producer: Producer, commit: bool, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever type its error has: nobody is told that it is rolled back."""
+    transaction = producer.begin_transaction()
+    put = producer._halves._put
+
+    def put_and_be_interrupted(*args: object) -> object:
+        half = put(*args)  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return half
+
+    def fail(_number: int, _frame: object) -> None:
+        raise kind("a handler's")
+
+    before = signal.signal(signal.SIGUSR1, fail)
+    try:
+        monkeypatch.setattr(producer._halves, "_put", put_and_be_interrupted)
+        with pytest.raises(kind, match="a handler's"):
+            producer.send("t", b"x", transaction=transaction)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    if commit:
+        with pytest.raises(TransactionFailed, match="not known to be rolled back"):
+            transaction.commit()
+    else:
+        with pytest.raises(TransactionInDoubt):
+            transaction.rollback()
+    assert transaction.state == "in_doubt"
+
+
+@mends("S134")
+def test_an_end_that_is_broken_off_leaves_no_request_behind(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each later one would be taken for one of several, and asked for slowly."""
+
+    def break_off(*_given: object) -> NoReturn:
+        raise _BrokenOffError
+
+    transaction = producer.begin_transaction()
+    producer.send("t", b"x", transaction=transaction)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkerlink, "await_told", lambda *_given: 0)
+        patch.setattr(transaction, "_end_slowly", break_off)
+        with pytest.raises(_BrokenOffError):
+            transaction.commit()
+    assert producer._transactions is not None
+    assert not producer._transactions._link._awaited
 
 
 @pytest.mark.parametrize("commit", [True, False])
