@@ -97,6 +97,8 @@ class Note:
     files: tuple[tuple[str, Header], ...] = ()
     #: storeTimestamp of the last message in the last full file, for RocketMQ (SF-84).
     full_ms: int = 0
+    #: Where the log's files began then. Of records below it there may be no keys.
+    low: int = 0
 
 
 def save_note(storage: Storage, shape: Shape, note: Note) -> None:
@@ -106,6 +108,7 @@ def save_note(storage: Storage, shape: Shape, note: Note) -> None:
         "entries": shape.entries,
         "tags": shape.tags,
         "position": note.position,
+        "low": note.low,
         "full_ms": note.full_ms,
         "files": {name: astuple(header) for name, header in note.files},
     }
@@ -119,12 +122,19 @@ def read_note(storage: Storage) -> tuple[Shape, Note] | None:
         return None
     try:
         files = tuple((str(n), Header(*map(int, row))) for n, row in content["files"].items())
-        note = Note(int(content["position"]), 0, files, int(content["full_ms"]))
+        position = int(content["position"])
+        low = int(content["low"]) if "low" in content else _first_key(files, position)
+        note = Note(position, 0, files, int(content["full_ms"]), low)
         sizes = int(content["slots"]), int(content["entries"])
         return Shape(*sizes, bool(content["tags"])), note
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         require_ours(error)
         return None
+
+
+def _first_key(files: tuple[tuple[str, Header], ...], position: int) -> int:
+    """From where on there are keys for sure, by a note from before it said so."""
+    return next((header.begin_position for _, header in files if header.count > 1), position)
 
 
 def tell_rocketmq(storage: Storage, full_ms: int) -> None:

@@ -27,6 +27,7 @@ from gantrymq.workers.groups.agent import Groups
 from gantrymq.workers.groups.membership import Membership
 from gantrymq.workers.groups.peer import Peer
 from gantrymq.workers.host import Host
+from gantrymq.workers.housekeeper.indexer import Indexer
 from gantrymq.workers.inhand import InHand
 
 
@@ -272,6 +273,16 @@ def armed_with_others_only() -> None:
     put_over(Host, "_arm_idle", lambda *_: None)
 
 
+def keys_go_before_segments() -> None:
+    """The indexer drops keys below the board's `low`, while a stop still leaves the segments."""
+
+    def low(indexer: Indexer) -> int:
+        indexer._low = indexer._board.word(layout.BOARD_LOW)
+        return indexer._low
+
+    put_over(Indexer, "_log_begin", low)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -296,5 +307,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         limited_by_ends_that_have_moved,
         never_suspected,
         armed_with_others_only,
+        keys_go_before_segments,
     )
 }

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from gantrymq.brokerd import retention
 from gantrymq.shm import layout
 from gantrymq.shm.codes import ParkMode, Role
+from gantrymq.shm.lognames import bases_of
 from gantrymq.workers.scheduler import progress, timerfiling, timers
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything
 from tests.sim.scenario import World
+from tests.support.simstorage import SimStorage
 from tests.support.simstranger import SimStranger
 
 
@@ -187,8 +190,38 @@ def skip_days(world: World) -> None:
 
 
 #: By name.
+def end_amid_grace(world: World) -> None:
+    """A stop, a kill or a power cut while readers have time to leave segments that are to go.
+
+    The segments are there at the next start, and so is what was derived from them.
+    """
+    machine, simulation = world.machine, world.simulation
+    scenario.hold_faults(world)
+    retention.PACE.grace = 200_000_000  # of the agent that comes now
+    _kill_groups(world)
+    scenario.let_time_pass(world)
+    last = simulation.steps + 4000
+    simulation.run_until(lambda: simulation.has_reached(last) or _are_to_go(world), STEPS_MAX)
+    if _are_to_go(world):
+        simulation.note(f"segments are to go, the log still begins at {_first_base(world)}")
+        machine.model.tally["ends amid grace"] += 1
+        pause = simulation.steps + world.dice.randint(0, 400)
+        simulation.run_until(partial(simulation.has_reached, pause), STEPS_MAX)
+        world.dice.choice([scenario.stop_if_sound, kill_everything, cut_power])(world)
+
+
+def _are_to_go(world: World) -> bool:
+    board = world.machine.board
+    low = board.word(layout.BOARD_LOW) if board is not None else 0
+    return low > 0 and low > _first_base(world)
+
+
+def _first_base(world: World) -> int:
+    return bases_of(SimStorage(world.machine.disk, "oracle"))[0]
+
+
 RARE: tuple[Callable[[World], None], ...] = (
     leave_unanswered, die_amid_appends, stall_the_writer, hold_by_timers, ask_for_timers,
     join_otherwise, lose_what_came_due, wait_for_short_delays, lose_a_recall, replace_who_recalled,
-    count_amid_filing, skip_days,
+    count_amid_filing, skip_days, end_amid_grace,
 )  # fmt: skip

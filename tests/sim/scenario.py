@@ -324,6 +324,12 @@ def stop_amid_work(world: World) -> None:
     world.more_traffic()
     pause = simulation.steps + world.dice.randint(20, 400)
     simulation.run_until(partial(simulation.has_reached, pause), STEPS_MAX)
+    stop_if_sound(world)
+
+
+def stop_if_sound(world: World) -> None:
+    """A clean stop, then a start, unless the broker is starting or has failed."""
+    machine = world.machine
     if machine.running and machine.board is not None and not has_failed(machine.board):
         finish(world)
         machine.kill_broker(End.STOP)

@@ -129,6 +129,16 @@ def test_files_of_many_timers_are_split_as_days_pass(seed: int, simulate: Progra
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@mends("S126")
+def test_an_end_amid_grace_leaves_segments_with_their_keys(seed: int, simulate: Program) -> None:
+    """P14: `low` is raised, the files stay, and the next life begins with them."""
+    faults = ("--faults", "end_amid_grace,let_time_pass")
+    done = simulate("--seeds", f"{seed}:{seed + 12}", *faults)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ ends amid grace", done.stdout), done.stdout
+    assert re.search(r"\d+ keys of a cut log", done.stdout), done.stdout
+
+
 @mends("R1")
 @pytest.mark.parametrize("plant", ["", "limited_by_ends_that_have_moved"])
 def test_what_came_due_and_was_lost_is_consumed_again(plant: str, simulate: Program) -> None:
@@ -180,6 +190,7 @@ WITHIN = {
     "never_suspected": "poison_a_request",
     "awake_while_catching_up": "kill_everything",
     "armed_with_others_only": "stop_amid_work",
+    "keys_go_before_segments": "end_amid_grace",
 }
 
 

@@ -57,6 +57,43 @@ def check_index(storage: Storage, end: int, settled: int, tally: Counter[str]) -
         _look_up(storage, note, records, tally)
 
 
+def check_kept_index(storage: Storage, end: int, settled: int, tally: Counter[str]) -> None:
+    """The same of a log whose first segments have gone: each key of a record that is there.
+
+    Files begin where retention and the indexer met, which no rule says; so entries are looked for
+    wherever they are. A power cut may bring segments back of which keys have gone: a note says so,
+    and is not gone on with.
+    """
+    if not storage.exists("gantry/index.json"):
+        require(settled <= 0, "P14", "a clean stop left no note of the index")
+        return
+    note = json.loads(read_file(storage, "gantry/index.json"))
+    require(note["position"] <= end, "P14", f"the index goes to {note['position']} of {end}")
+    require(settled in (-1, note["position"]), "P14", f"indexed {note['position']} of {settled}")
+    low = int(storage.list("commitlog")[0])
+    if note.get("low", 0) > low:
+        require(settled < 0, "P14", f"indexed from {note.get('low')}, the log begins at {low}")
+        return
+    there: set[tuple[int, int]] = set()
+    for name, header in note["files"].items():
+        if storage.exists(f"index/{name}"):
+            there |= _entries(read_file(storage, f"index/{name}"), note["slots"], header[5])
+        else:
+            require(header[3] < low, "P14", f"{name} is called sure and is not there")
+    for record in _records(storage, note["position"]):
+        for key in index_oracle.keys_of(record, tags=note["tags"]):
+            entry = index_oracle.key_hash(key), record.position
+            require(entry in there, "P14", f"{key} of {record.position} is not in the index")
+            tally["keys of a cut log"] += 1
+
+
+def _entries(data: bytes, slots: int, count: int) -> set[tuple[int, int]]:
+    """Hash and position of a file's first entries; `count` is the header's, one more."""
+    start = HEADER + 4 * slots + ENTRY.size
+    rows = ENTRY.iter_unpack(data[start : start + ENTRY.size * (count - 1)])
+    return {(key_hash, position) for key_hash, position, *_ in rows}
+
+
 def _look_up(storage: Storage, note: dict[str, object], records: object, tally: object) -> None:
     """SF-82: by its chain each key leads to its record."""
     assert isinstance(records, list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -15,18 +16,21 @@ from gantrymq.brokerd.config import Settings, load
 from gantrymq.shm import layout, limits
 from gantrymq.shm.indexnote import NOTE_FILE, Note, Shape, read_note, safe_time
 from gantrymq.shm.indexreader import IndexReader
+from gantrymq.shm.jsonsum import without_sum
+from gantrymq.shm.notefile import write_content
 from gantrymq.shm.record import Record
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.workers.housekeeper import indexer
 from gantrymq.workers.housekeeper.indexfiles import WRITE_BYTES, choose, next_name
 from tests.support import cq_oracle, index_oracle
-from tests.support.checkindex import check_index
+from tests.support.checkindex import check_index, check_kept_index
 from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
 from tests.support.indexing import Indexing, index_bytes
 from tests.support.keyed import SEGMENT_BYTES, write_keyed_log
 from tests.support.sealed import segment_of, write_segment
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 SLOTS, ENTRIES = 64, 150
 
@@ -274,6 +278,47 @@ def test_files_of_expired_records_go(tmp_path: Path, seed: int) -> None:
     again.board.set_word(layout.BOARD_LOW, end)
     assert again.indexer.drop_below(end) == len(before) - gone - 1
     assert index_bytes(tmp_path) == before[-1:]
+
+
+@mends("S126")
+@pytest.mark.parametrize("behind", [False, True], ids=["indexed", "not indexed yet"])
+def test_keys_are_there_as_long_as_their_segments(tmp_path: Path, seed: int, behind: bool) -> None:
+    """A stop amid retention's grace leaves segments below `low`; the next life begins with them."""
+    end = write_keyed_log(tmp_path, random.Random(seed), 5)
+    begun = SEGMENT_BYTES if behind else end
+    indexing = Indexing(PosixStorage(str(tmp_path)), settings(), begun)
+    indexing.run()
+    indexing.board.set_word(layout.BOARD_LOW, 3 * SEGMENT_BYTES)
+    indexing.follow(end)
+    indexing.stop()
+    assert index_bytes(tmp_path) == expected(tmp_path, end)
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()  # it goes on; the indexer is replaced amid it
+    again = Indexing(PosixStorage(str(tmp_path)), settings(), end, low=3 * SEGMENT_BYTES)
+    again.stop()
+    check_kept_index(again.storage, end, end, Counter())
+
+
+@mends("S126")
+@pytest.mark.parametrize("version", ["ours", "before"])
+def test_segments_that_are_back_are_indexed_again(tmp_path: Path, seed: int, version: str) -> None:
+    """By a power cut, or a stop amid the grace of a version that dropped keys first."""
+    end = write_keyed_log(tmp_path, random.Random(seed), 5)
+    indexing = Indexing(PosixStorage(str(tmp_path)), settings(), end)
+    indexing.run()
+    names = [f"{base:020d}" for base in range(0, 2 * SEGMENT_BYTES, SEGMENT_BYTES)]
+    for name in names:
+        (tmp_path / "commitlog" / name).rename(tmp_path / name)
+    indexing.board.set_word(layout.BOARD_LOW, 2 * SEGMENT_BYTES)
+    indexing.stop()
+    for name in names:
+        (tmp_path / name).rename(tmp_path / "commitlog" / name)
+    if version == "before":
+        note = without_sum(json.loads((tmp_path / NOTE_FILE).read_text()))
+        del note["low"]
+        write_content(indexing.storage, NOTE_FILE, note.pop("version"), note)
+    assert index_bytes(tmp_path) != expected(tmp_path, end)
+    indexed(tmp_path, end)
+    assert index_bytes(tmp_path) == expected(tmp_path, end)
 
 
 def test_records_that_expire_before_they_are_indexed(tmp_path: Path, seed: int) -> None:

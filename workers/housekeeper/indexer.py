@@ -19,6 +19,7 @@ from gantrymq.shm.errors import StoreFailed
 from gantrymq.shm.indexnote import DIRECTORY, Header, Note, Shape, save_note, tell_rocketmq
 from gantrymq.shm.kernels import index as kernels
 from gantrymq.shm.kernels.index import index_log, relink
+from gantrymq.shm.lognames import bases_of, segment_name
 from gantrymq.shm.marks import mark
 from gantrymq.shm.storage import is_disk_full, is_shortage
 from gantrymq.workers.failure import declare_failed, unfit_record
@@ -88,7 +89,7 @@ class Indexer:
         self._space_ns = 0
         self._failed = self._stopped = self._note_wanted = self._begun = False
         self._compared = self._position = 0
-        self._low = board.word(layout.BOARD_LOW)
+        self._low = 0
         self._note = self._sure = Note(0)
 
     # ------------------------------------------------------------------------------- duty cycle
@@ -162,6 +163,8 @@ class Indexer:
     def _begin(self) -> int:
         """Find out what a life before this one has left."""
         end = self._board.word(layout.BOARD_APPENDED)
+        bases = bases_of(self._storage)
+        self._low = bases[0] if bases else self._board.word(layout.BOARD_LOW)
         self._take(indexfiles.choose(self._storage, self._shape, self._low, end))
         return 1
 
@@ -251,8 +254,8 @@ class Indexer:
     def _gather(self, now_ns: int) -> int:
         """Entries of some records, in memory."""
         form, size = self._form, self._board.segment_bytes
-        if self._position < self._board.word(layout.BOARD_LOW):  # expired before it was indexed
-            self._position, form[kernels.KEY] = self._board.word(layout.BOARD_LOW), 0
+        if self._has_expired():  # before it was indexed
+            self._position, form[kernels.KEY] = self._low, 0
             return 1
         dispatched = self._board.word(layout.BOARD_DISPATCHED)
         base = self._position // size * size
@@ -281,7 +284,18 @@ class Indexer:
 
     def _has_expired(self) -> bool:
         """Whether retention has come in between: what cannot be read any more is passed over."""
-        return self._position < self._board.word(layout.BOARD_LOW)
+        return self._position < self._log_begin()
+
+    def _log_begin(self) -> int:
+        """Where the log's files begin. The board's `low` is above it while readers have grace.
+
+        A stop, or a kill, amid the grace leaves these files, and the next life begins with them:
+        keys of their records are kept, and made, until the files are gone.
+        """
+        low, size = self._board.word(layout.BOARD_LOW), self._board.segment_bytes
+        while self._low < low and not self._storage.exists(segment_name(self._low)):
+            self._low += size
+        return self._low
 
     def _slots_due(self, now_ns: int) -> bool:
         """Whether slots are written though more entries follow: nearly every page has changed."""
@@ -319,7 +333,7 @@ class Indexer:
         self._board.set_word(layout.BOARD_INDEXED, self._position)
         waits = self._note_wanted and self._sure.position > self._note.position
         if self._position != self._sure.position and self._form[kernels.KEY] == 0 and not waits:
-            self._sure = Note(self._position, 0, self._files())
+            self._sure = Note(self._position, 0, self._files(), low=self._low)
 
     # --------------------------------------------------------------------------- sure and stop
 
@@ -327,10 +341,8 @@ class Indexer:
         """What is done when all that was gathered is written; whether something was."""
         if self._is_full() and self._file is not None:
             return bool(self._close_full())
-        low = self._board.word(layout.BOARD_LOW)
-        if low > self._low:
-            self._low = low
-            return bool(self.drop_below(low))
+        if self.drop_below(self._log_begin()):
+            return True
         self._note_state()
         wanted = self._note_wanted or (not behind and self._table.stopping())
         newer = self._sure.position > self._note.position or self._sure.files != self._note.files
@@ -376,7 +388,7 @@ class Indexer:
             self._storage.unlink(f"{DIRECTORY}/{name}")
             del self._full[0]
             kept = tuple(row for row in self._sure.files if row[0] != name)
-            self._sure = replace(self._sure, files=kept)
+            self._sure = replace(self._sure, files=kept, low=position)
             self._note_wanted = True
             count += 1
         return count

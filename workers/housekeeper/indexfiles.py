@@ -38,11 +38,13 @@ def choose(storage: Storage, shape: Shape, low: int, end: int) -> Note:
     """Which files of a store may be kept: a start of what was noted. `low` and `end` are the log's.
 
     What comes behind is to be made again from the position given, and all of it in a store that
-    another broker has made: it may have lost entries (LW-7).
+    another broker has made: it may have lost entries (LW-7). All of it, too, where segments are
+    back of which keys have gone: a power cut may bring them back, and earlier versions removed
+    keys while a stop could still leave the segments.
     """
     known = read_note(storage)
-    if known is None or known[0] != shape or known[1].position > end:
-        return Note(low)
+    if known is None or known[0] != shape or known[1].position > end or known[1].low > low:
+        return Note(low, low=low)
     note = known[1]
     kept: list[tuple[str, Header]] = []
     for name, header in note.files:
@@ -53,7 +55,7 @@ def choose(storage: Storage, shape: Shape, low: int, end: int) -> Note:
         if found is None or (found != header and not last):
             return _behind(storage, shape, kept, low)
         kept.append((name, header))
-    return Note(max(note.position, low), 0, tuple(kept), note.full_ms)
+    return Note(max(note.position, low), 0, tuple(kept), note.full_ms, low)
 
 
 def without_last(storage: Storage, shape: Shape, note: Note, low: int) -> Note:
@@ -75,7 +77,7 @@ def _header_on_disk(storage: Storage, shape: Shape, name: str) -> Header | None:
 def _behind(storage: Storage, shape: Shape, kept: list[tuple[str, Header]], low: int) -> Note:
     """Go on behind full files: keys of the record at their end may be in the last of them."""
     if not kept or kept[-1][1].end_position < low:
-        return Note(low, 0, tuple(kept), kept[-1][1].end_ms if kept else 0)
+        return Note(low, 0, tuple(kept), kept[-1][1].end_ms if kept else 0, low)
     name, header = kept[-1]
     file = storage.open(f"{DIRECTORY}/{name}")
     entries = file.view()[shape.entry_at(1) : shape.entry_at(header.count)]
@@ -86,7 +88,7 @@ def _behind(storage: Storage, shape: Shape, kept: list[tuple[str, Header]], low:
     key = 0
     while key < len(positions) and (positions[key] == wanted).all():
         key += 1
-    return Note(header.end_position, key, tuple(kept), header.end_ms)
+    return Note(header.end_position, key, tuple(kept), header.end_ms, low)
 
 
 def next_name(last: str, now_ms: int) -> str:
