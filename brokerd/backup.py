@@ -41,6 +41,7 @@ from gantrymq.shm.lognames import DIRECTORY
 from gantrymq.shm.ranges import EVERYTHING, read_ranges, write_ranges
 from gantrymq.shm.storage import PosixStorage, is_disk_full, read_file
 from gantrymq.shm.storelock import is_held
+from gantrymq.shm.storeplace import require_store
 from gantrymq.workers.groups.ledgerentries import NAME as LEDGER
 
 if TYPE_CHECKING:
@@ -87,8 +88,10 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
     source = store_of(home)
     require_outside(home, destination)
     require_free(destination)
-    if not source.is_dir():
-        raise Rejected(f"there is no store at {source}")
+    try:
+        require_store(source)
+    except FileNotFoundError as error:
+        raise Rejected(str(error)) from None
     partial = destination.with_name(destination.name + ".partial")
     temporaryhome.remove(partial, _WORD)
     if os.path.lexists(partial):

@@ -124,8 +124,8 @@ class Settings:
     )  # fmt: skip
     message_delay_level: str = _setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "",
-        "RocketMQ's delay levels, the first is level 1: numbers with s, m, h or d; a store keeps"
-        " them until a start is told others",
+        "RocketMQ's delay levels, the first is level 1: numbers with s, m, h or d, 365000d at most;"
+        " a store keeps them until a start is told others",
     )  # fmt: skip
     timer_precision_ms: int = _setting(
         1000, "ms", "RocketMQ's slots of time: 100, 200, 500 or 1000. What it rounds messages to"
@@ -346,6 +346,22 @@ def use_one_thread() -> None:
     """Keep numpy and numba from starting threads: the broker forks. Call before they are loaded."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = "1"
+
+
+def stay_on_cpu(configuration: Configuration) -> None:
+    """Keep this process, and those that it starts, on `broker_cpu`. Raises SettingIllegal."""
+    name = "broker_cpu"
+    cpu = configuration.settings.broker_cpu
+    if cpu < 0:
+        return
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except OSError:  # only the kernel knows which ones there are for it
+        raise SettingIllegal(
+            f"{name} = {cpu} ({configuration.origins[name]}): there is no such CPU for this"
+            f" process: choose one of {sorted(os.sched_getaffinity(0))}, or -1",
+            setting=name,
+        ) from None
 
 
 def service_manager() -> tuple[str, int]:

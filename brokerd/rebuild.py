@@ -32,6 +32,7 @@ from gantrymq.shm.queuenames import DIRECTORY as QUEUES
 from gantrymq.shm.queuenames import MEMBERS
 from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.storeplace import require_store
 from gantrymq.workers.agent import Bells
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE
 from gantrymq.workers.scheduler.note import FILE as SCHEDULE_FILE
@@ -120,6 +121,7 @@ def rebuild(root: Path, *, dry_run: bool = False, progress: Progress | None = No
     Raises StoreBusy, Incompatible (another broker's store, or one that was not stopped cleanly),
     Corrupt, StoreFailed, OSError.
     """
+    require_store(root)
     with lock.acquire(root, 0.0):
         storage = PosixStorage(str(root))
         _require_stopped(storage, root)

@@ -24,6 +24,11 @@ def parse_hours(text: str) -> frozenset[int]:
     return hours
 
 
+def _above(delays: tuple[int, ...], longest: int) -> int:
+    """Number of the first level that is longer."""
+    return next(number for number, delay in enumerate(delays, 1) if delay > longest)
+
+
 def _check_delays(values: dict[str, Any], origins: Mapping[str, str]) -> None:
     """Delays that RocketMQ understands as well."""
     name = "message_delay_level"
@@ -36,6 +41,13 @@ def _check_delays(values: dict[str, Any], origins: Mapping[str, str]) -> None:
         raise SettingIllegal(
             f"{name} = {values[name]!r} ({origins[name]}): give numbers with s, m, h or d and"
             ' blanks between them, "1s 5s 10s" for example',
+            setting=name,
+        )
+    longest = limits.RETRY_AFTER_MAX_MS
+    if max(delays) > longest:
+        raise SettingIllegal(
+            f"{name} = {values[name]!r} ({origins[name]}): level {_above(delays, longest)} is"
+            f" too long: give {longest // 86_400_000}d, 1,000 years, at most",
             setting=name,
         )
     name = "timer_precision_ms"

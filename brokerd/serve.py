@@ -186,9 +186,7 @@ def _prepare_process(configuration: Configuration) -> None:
         resource.setrlimit(limit, (hard, hard))
     _require_file_size(configuration.settings)
     os.umask(0o077)
-    cpu = configuration.settings.broker_cpu
-    if cpu >= 0:
-        os.sched_setaffinity(0, {cpu})
+    config.stay_on_cpu(configuration)
 
 
 def _require_file_size(settings: Settings) -> None:

@@ -17,7 +17,8 @@ FILLER_BYTES_MIN: Final = 8  # SF-20
 
 DELIVERIES_MAX: Final = 0xFFFF  # of one message that are counted, as the ledger has them
 DELIVER_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of the year 9999, UTC
-RETRY_AFTER_MAX_MS: Final = 1_000 * 365 * 86_400_000  # 1,000 years: with now still before 9999
+#: Of a retry, and of a delay level: 1,000 years, which with now is still before 9999.
+RETRY_AFTER_MAX_MS: Final = 1_000 * 365 * 86_400_000
 #: How late delivered messages were is counted by these bounds, in ms, and beyond the last.
 LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 60_000)
 DELAY_LEVELS_MIN: Final = 18  # queues of SCHEDULE_TOPIC_XXXX, whatever message_delay_level says

@@ -171,7 +171,10 @@ def open_files(
                 foreign(path)
                 continue
             raise Incompatible(f"{path} does not belong there: move it away", path=path)
-        file = storage.open(path)
+        try:
+            file = storage.open(path)
+        except FileNotFoundError:
+            continue  # a broker has removed it since it was listed
         try:
             found.append((int(name), file.view()))
         finally:

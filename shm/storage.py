@@ -565,10 +565,17 @@ def first_length(storage: Storage, directory: str, depth: int = 0) -> int:
         if storage.is_directory(path):
             length = first_length(storage, path, depth - 1) if depth else 0
         else:
-            length = storage.size_of(path) if depth == 0 else 0
+            length = _length_of(storage, path) if depth == 0 else 0
         if length:
             return length
     return 0
+
+
+def _length_of(storage: Storage, path: str) -> int:
+    try:
+        return storage.size_of(path)
+    except FileNotFoundError:  # a broker has removed it since it was listed
+        return 0
 
 
 @made_anew()

@@ -12,6 +12,12 @@ from gantrymq.shm.errors import Rejected
 from gantrymq.shm.lognames import DIRECTORY
 
 
+def require_store(root: Path) -> None:
+    """Raise FileNotFoundError if nothing below a directory is of a store, ours or a RocketMQ's."""
+    if not any((root / name).is_dir() for name in (DIRECTORY, "config")):
+        raise FileNotFoundError(f"{root} holds no store: neither commitlog/ nor config/ is there")
+
+
 def store_around(place: Path) -> Path | None:
     """The store that a place lies in, or is; links and `..` are followed, as far as they lead."""
     real = Path(os.path.realpath(place))

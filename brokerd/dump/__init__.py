@@ -17,6 +17,7 @@ from gantrymq.brokerd.dump import lines
 from gantrymq.brokerd.dump.recovered import open_store, recover
 from gantrymq.brokerd.dump.settings import load_settings
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.storeplace import require_store
 
 Stage = Literal["recovered", "disk"]
 
@@ -36,8 +37,7 @@ def dump_objects(
     Raises FileNotFoundError if there is no store, Incompatible or SettingIllegal if its files do
     not fit the settings.
     """
-    if not any((root / part).is_dir() for part in ("commitlog", "config")):
-        raise FileNotFoundError(f"{root} holds no store: neither commitlog/ nor config/ is there")
+    require_store(root)
     storage = PosixStorage(str(root))
     store = open_store(storage, load_settings(storage, settings_file), now_ms)
     yield lines.meta_line(store, stage)

@@ -130,7 +130,10 @@ class Index:
         With `sized`, the counts were given: raises Incompatible for a file of another length.
         """
         for name in storage.list("index"):
-            view = map_file(storage, f"index/{name}")
+            try:
+                view = map_file(storage, f"index/{name}")
+            except FileNotFoundError:
+                continue  # a broker has removed it since it was listed
             expected = self._entries_at + layout.INDEX_ENTRY.size * self.entry_count
             if sized:
                 require_length(f"index/{name}", len(view), expected)

@@ -226,8 +226,13 @@ def index_query_lines(store: Store) -> Iterator[Line]:
 def file_lines(store: Store) -> Iterator[Line]:
     """Every file of the root but `lock`."""
     for path in sorted(_files_below(store, "")):
-        if path != "lock":
-            yield {"kind": "file", "path": path, "size": store.storage.size_of(path)}
+        if path == "lock":
+            continue
+        try:
+            size = store.storage.size_of(path)
+        except FileNotFoundError:
+            continue  # a broker has removed it since it was listed
+        yield {"kind": "file", "path": path, "size": size}
 
 
 def _files_below(store: Store, directory: str) -> Iterator[str]:

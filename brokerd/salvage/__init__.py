@@ -21,13 +21,13 @@ from gantrymq.brokerd.salvage.losses import Claim, Losses, claims_of_units
 from gantrymq.brokerd.salvage.plan import Part, fill, marker, place_unclaimed, split
 from gantrymq.brokerd.synctree import rename_durably
 from gantrymq.brokerd.verify import Report, find_scope, sizes_of, with_ranges
-from gantrymq.brokerd.verify.log import LogCheck, SegmentRecords
+from gantrymq.brokerd.verify.log import LogCheck, SegmentRecords, Takers
 from gantrymq.shm import jit, layout
 from gantrymq.shm.errors import StoreBusy
 from gantrymq.shm.lognames import DIRECTORY, segment_name
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.storelock import is_held
-from gantrymq.shm.storeplace import require_outside_stores
+from gantrymq.shm.storeplace import require_outside_stores, require_store
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -106,6 +106,7 @@ def salvage(
     Raises StoreBusy, Rejected, FileExistsError, SettingIllegal, OSError.
     """
     old, new = Path(root), Path(target)
+    require_store(old)
     require_outside_stores(new, "new store")
     partial = new.with_name(new.name + PARTIAL_SUFFIX)
     for path in (new, partial):
@@ -150,7 +151,7 @@ class _Salvage:
 
     def run(self) -> Salvaged:
         """Walk, plan, copy, and let the new store be built of its log."""
-        self._log.run(self._losses.take, self._note_end)
+        self._log.run(Takers(self._losses.take, self._note_end))
         done, report = self._done, self._report
         done.records, done.log_start = self._losses.records, report.log_start
         if report.log_start:

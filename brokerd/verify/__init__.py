@@ -15,13 +15,14 @@ from gantrymq.brokerd.verify.bitmaps import BitmapCheck
 from gantrymq.brokerd.verify.config import store_file_is_sound
 from gantrymq.brokerd.verify.files import FileCheck, Found
 from gantrymq.brokerd.verify.index import IndexCheck
-from gantrymq.brokerd.verify.log import LogCheck, Progress, Records
+from gantrymq.brokerd.verify.log import LogCheck, Progress, Records, Takers
 from gantrymq.brokerd.verify.queues import QueueCheck
 from gantrymq.brokerd.verify.report import Finding, Report
 from gantrymq.brokerd.verify.scope import STORE_FILE, Scope, find_scope, with_ranges
 from gantrymq.brokerd.verify.sidecars import SidecarCheck
 from gantrymq.shm import jit
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.storeplace import require_store
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -50,9 +51,11 @@ def verify(
 
     `settings` is a file of `key=value` lines with RocketMQ's names, for a RocketMQ's store whose
     sizes and delay levels are not the default; ours has them in `gantry/store.json`. `progress`
-    gets bytes done, bytes in all and what is being done. Raises StoreBusy, SettingIllegal, OSError.
+    gets bytes done, bytes in all and what is being done. Raises StoreBusy, SettingIllegal, OSError;
+    FileNotFoundError if there is no store.
     """
     root = Path(storage_root)
+    require_store(root)
     storage = PosixStorage(str(root))
     scope = find_scope(storage, root)
     jit.warm()
@@ -63,18 +66,18 @@ def verify(
     log = LogCheck(storage, segment_bytes, scope, report, progress)
     batch_topics = batch_topics_of(storage)
     queues = QueueCheck(storage, sizes, scope, report, log, batch_topics)
-    sidecars = SidecarCheck(storage, scope, report, log.names)
+    sidecars = SidecarCheck(storage, scope, report, log)
     index = IndexCheck(storage, sizes, scope, report, log)
 
     def take(records: Records) -> None:
         queues.take(records)
         index.take(records)
 
-    log.run(take, sidecars.take)
+    log.run(Takers(take, sidecars.take, queues.begin_anew))
     queues.finish()
     lengths = (segment_bytes, sizes.queue_file_bytes)
     end = min(report.judged_to, scope.sure) if scope.passed_on else report.judged_to
-    BitmapCheck(storage, report, lengths, end).run(queues.queues.values())
+    BitmapCheck(storage, report, lengths, end, scope.low).run(queues.queues.values())
     index.finish()
     sidecars.finish(whole=scope.whole, lost=log.lost)
     found = Found(
@@ -86,6 +89,7 @@ def verify(
         _is_all_ours(scope, report),
     )
     FileCheck(storage, scope, report, found).run()
+    report.drop_below(scope.low())
     return report
 
 

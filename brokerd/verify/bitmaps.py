@@ -8,6 +8,7 @@ nobody here believes them.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from gantrymq.shm.sql92.program import compile_program
 from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -58,12 +59,16 @@ class _Claim:
 class BitmapCheck:
     """Asks each filter of all records that it has bits of."""
 
-    def __init__(self, storage: Storage, report: Report, sizes: tuple[int, int], end: int) -> None:
-        """`sizes`: bytes of a segment and of a queue file; `end`: of our records."""
+    def __init__(
+        self, storage: Storage, report: Report, sizes: tuple[int, int], end: int,
+        low: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """`sizes`: of a segment and a queue file; `end`: of our records; `low`: as Scope's."""
         self._storage = storage
         self._report = report
         self._segment_bytes, self._queue_bytes = sizes
         self._end = end
+        self._low = low
         self._form = np.zeros(extend.FORM_WORDS, np.int64)
         self._found = np.zeros(_FOUND, np.int64)
         self._log = (-1, np.empty(0, np.uint8))
@@ -85,18 +90,26 @@ class BitmapCheck:
         extensions = _Extensions(self._storage, queue, claim.covered.bits // 8)
         per_file = self._queue_bytes // layout.CQ_UNIT_BYTES
         for name in self._storage.list(queue.folder) if queue.first >= 0 else ():
-            path = f"{queue.folder}/{name}"
-            if not name.isdecimal() or self._storage.size_of(path) != self._queue_bytes:
-                continue  # told by others
+            view = self._view(f"{queue.folder}/{name}") if name.isdecimal() else None
+            if view is None:
+                continue
             first = int(name) // layout.CQ_UNIT_BYTES
             begin, end = max(queue.first - first, 0), min(queue.next - first, per_file)
             if begin >= end:
                 continue
-            view = map_file(self._storage, path)
             positions = view.view(layout.CQ_UNIT.dtype)["physical_offset"][begin:end]
-            begin += int(np.searchsorted(positions.astype(np.int64), claim.covered.start))
+            start = max(claim.covered.start, self._low())
+            begin += int(np.searchsorted(positions.astype(np.int64), start))
             for addresses in self._addresses(claim, view, (begin, end)):
                 self._judge(claim, extensions, addresses)
+
+    def _view(self, path: str) -> NDArray[np.uint8] | None:
+        """A queue file's bytes; None if it has another length, as others tell, or has expired."""
+        try:
+            view = map_file(self._storage, path)
+        except FileNotFoundError:
+            return None
+        return view if len(view) == self._queue_bytes else None
 
     def _addresses(
         self, claim: _Claim, units: NDArray[np.uint8], span: tuple[int, int]
@@ -108,18 +121,26 @@ class BitmapCheck:
         while form[extend.INDEX] < form[extend.END_INDEX]:
             address = claim.addresses.ctypes.data
             stop = Stop(extend.match_units(units, self._log[1], form, address, self._found))
-            yield self._found[: int(form[extend.FOUND])]
+            if not self._has_expired():
+                yield self._found[: int(form[extend.FOUND])]
             if stop is Stop.ROLL and not self._enter(units, int(form[extend.INDEX])):
                 form[extend.INDEX] += 1  # it leads to no record, and that is told
 
     def _enter(self, units: NDArray[np.uint8], index: int) -> bool:
         position = layout.CQ_UNIT.unpack(units, index * layout.CQ_UNIT_BYTES)["physical_offset"]
         base = position // self._segment_bytes * self._segment_bytes
-        if base == self._log[0] or base < 0 or not self._storage.exists(segment_name(base)):
+        if base == self._log[0] or base < 0:
             return False
-        self._log = (base, map_file(self._storage, segment_name(base)))
+        try:
+            self._log = (base, map_file(self._storage, segment_name(base)))
+        except FileNotFoundError:
+            return False
         self._form[extend.BASE] = base
         return True
+
+    def _has_expired(self) -> bool:
+        """Whether the segment that was read may have been emptied meanwhile."""
+        return 0 <= self._log[0] < self._low()
 
     def _judge(self, claim: _Claim, extensions: _Extensions, addresses: NDArray[np.int64]) -> None:
         listed = 0
@@ -144,10 +165,11 @@ class _Extensions:
         self._files = []
         folder = extension_directory(queue.topic, queue.queue_id)
         for name in storage.list(folder):
-            file = storage.open(f"{folder}/{name}")
-            if name.isdecimal() and file.size():
-                self._files.append((int(name), f"{folder}/{name}", file.view()))
-            file.close()
+            path = f"{folder}/{name}"
+            with suppress(FileNotFoundError):  # one of records that have expired
+                view = map_file(storage, path)
+                if name.isdecimal() and len(view):
+                    self._files.append((int(name), path, view))
 
     def of(
         self, addresses: NDArray[np.int64]

@@ -42,6 +42,10 @@ def read_object(storage: Storage, path: str, report: Report) -> dict[str, Any] |
         data = read_file(storage, path)
     except FileNotFoundError:
         return None
+    return _object_of(path, data, report)
+
+
+def _object_of(path: str, data: bytes, report: Report) -> dict[str, Any] | None:
     try:
         content = parse_config(data.decode())
     except ValueError as error:
@@ -103,12 +107,13 @@ class ConfigCheck:
         return plain in _TABLES or plain in _OTHERS or self._storage.is_directory(path)
 
     def _check(self, path: str, plain: str) -> None:
-        if not self._scope.whole:  # one that is being replaced, or was when the broker died
-            try:
-                parse_config(read_file(self._storage, path).decode())
-            except (ValueError, FileNotFoundError):
-                return
-        content = read_object(self._storage, path, self._report)
+        try:
+            data = read_file(self._storage, path)
+            if not self._scope.whole:  # one that is being replaced, or was when the broker died
+                parse_config(data.decode())
+        except (ValueError, FileNotFoundError):
+            return
+        content = _object_of(path, data, self._report)
         table = _TABLES.get(plain)
         if content is None or table is None or not self._scope.ours:
             return

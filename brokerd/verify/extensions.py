@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gantrymq.shm import layout
 from gantrymq.shm.bitmapnote import extension_directory, extension_files
+from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,17 +56,21 @@ class ExtensionCheck:
         for name in self._storage.list(folder):
             if not name.isdigit():
                 continue  # told by `check_names`
-            file = self._storage.open(f"{folder}/{name}")
-            if file.size():
-                found.append((int(name), file.view()))
-            file.close()
+            with suppress(FileNotFoundError):  # one of records that have expired
+                view = map_file(self._storage, f"{folder}/{name}")
+                if len(view):
+                    found.append((int(name), view))
         return sorted(found, key=lambda item: item[0])
 
     def check_names(self) -> None:
         """Files are named by their first address, and all are of one length (SF-9)."""
         lengths: dict[int, str] = {}
         for path in extension_files(self._storage):
-            name, size = path.rpartition("/")[2], self._storage.size_of(path)
+            name = path.rpartition("/")[2]
+            try:
+                size = self._storage.size_of(path)
+            except FileNotFoundError:
+                continue  # it has expired since it was listed
             if len(name) != 20 or not name.isdecimal() or (size and int(name) % size):
                 self._report.add(path, None, "stray file", f"multiples of {size} as names")
             lengths.setdefault(size, path)

@@ -114,9 +114,9 @@ class FileCheck:
 
     def _check_checkpoint(self) -> None:
         """SF-84: length, and times that the log has reached."""
-        if self._lacks(CHECKPOINT):
+        data = self._read(CHECKPOINT)
+        if data is None:
             return
-        data = read_file(self._storage, CHECKPOINT)
         if len(data) != layout.CHECKPOINT_FILE_BYTES:
             expected = str(layout.CHECKPOINT_FILE_BYTES)
             self._report.add(CHECKPOINT, None, "wrong length", expected, f"{len(data)} bytes")
@@ -151,6 +151,14 @@ class FileCheck:
         if any(rest):
             at = len(data) - len(rest.lstrip(b"\0"))
             self._report.add(CHECKPOINT, at, "bytes behind the last field", "zeroes")
+
+    def _read(self, path: str) -> bytes | None:
+        """A file's bytes; None without it, and one that a clean stop leaves is a finding then."""
+        try:
+            return read_file(self._storage, path)
+        except FileNotFoundError:
+            self._lacks(path)
+            return None
 
     def _lacks(self, path: str) -> bool:
         """Whether a file is not there. One that every clean stop leaves is a finding then."""
@@ -247,9 +255,10 @@ class FileCheck:
 
     def _check_reserve(self) -> None:
         """`gantry/reserve`, if it is there: nothing but room."""
-        if not self._storage.exists(reserve.NAME):
+        try:
+            data = read_file(self._storage, reserve.NAME)
+        except FileNotFoundError:  # a full disk takes it, amid a check as well
             return
-        data = read_file(self._storage, reserve.NAME)
         # After a power cut it may be short: the next start makes it again.
         if len(data) != reserve.RESERVE_BYTES and self._scope.whole:
             wanted, found = f"{reserve.RESERVE_BYTES} bytes", f"{len(data)} bytes"
@@ -260,9 +269,9 @@ class FileCheck:
 
     def _check_producers(self) -> None:
         path = producers.FILE
-        if self._lacks(path):
+        data = self._read(path)
+        if data is None:
             return
-        data = read_file(self._storage, path)
         size = layout.PRODUCERS_HEAD.size
         head = layout.PRODUCERS_HEAD.unpack(data) if len(data) >= size else {"magic": 0, "count": 0}
         length = size + head["count"] * layout.PRODUCER.size

@@ -8,6 +8,7 @@ files each entry has to belong to a key of its record; it may have lost some (LW
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,10 +113,7 @@ class IndexCheck:
         before = Header()
         for name, header in self._note.files:
             path = f"{DIRECTORY}/{name}"
-            if name not in names:
-                self._report.add(path, None, "missing file")
-                continue
-            view = self._view_of(path)
+            view = self._view_of(path, header.end_position)
             if view is None:
                 continue
             full = header.count >= self._shape.entries
@@ -132,7 +130,7 @@ class IndexCheck:
         before = Header()
         for name in names:
             path = f"{DIRECTORY}/{name}"
-            view = self._view_of(path, told=self._given)
+            view = self._view_of(path, -1, told=self._given)
             if view is None:
                 return []  # the sizes are not known
             header = parse_header(bytes(view[:40]))
@@ -145,8 +143,17 @@ class IndexCheck:
             before = header
         return found
 
-    def _view_of(self, path: str, *, told: bool = True) -> NDArray[np.uint8] | None:
-        view = map_file(self._storage, path)
+    def _view_of(self, path: str, end: int, *, told: bool = True) -> NDArray[np.uint8] | None:
+        """A file's bytes; None, told, if it is not there or has another length.
+
+        Once its last record, at log position `end`, has expired, so may have the file.
+        """
+        try:
+            view = map_file(self._storage, path)
+        except FileNotFoundError:
+            if end >= self._scope.low():
+                self._report.add(path, None, "missing file")
+            return None
         if len(view) == self._shape.file_bytes:
             return view
         if told:
@@ -165,11 +172,15 @@ class IndexCheck:
         if settled:
             outside = [(shape.entry_at(0), shape.entry_at(1))]
             outside.append((shape.entry_at(max(header.count, 1)), shape.file_bytes))
-            for start, stop in outside:
-                place = first_nonzero(os.path.join(self._storage.root, path), start, stop)
-                if place is not None:
-                    self._report.add(path, place, "bytes where no entry is", "zeroes")
+            with suppress(FileNotFoundError):  # it has expired since it was mapped
+                self._check_empty(path, outside)
         return _File(path, shape, entries, header, header.count, before)
+
+    def _check_empty(self, path: str, parts: list[tuple[int, int]]) -> None:
+        for start, stop in parts:
+            place = first_nonzero(os.path.join(self._storage.root, path), start, stop)
+            if place is not None:
+                self._report.add(path, place, "bytes where no entry is", "zeroes")
 
     def _compare_header(self, path: str, wanted: Header, found: Header) -> None:
         for field, left, right in zip(
@@ -346,6 +357,7 @@ class IndexCheck:
             told = str(self._note.position)
             self._report.add(NOTE_FILE, None, "position behind the log", wanted, told)
         bounded = self._until < self._note.position
+        self._skip_below(self._report.log_start)  # all that a note knows of may have expired
         part = self._next(1)
         if part is not None and not bounded:
             file, first, _rows = part

@@ -66,6 +66,19 @@ class SegmentRecords:
             self.end = end
 
 
+def _nobody() -> None:
+    """Where nothing can expire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takers:
+    """Who gets each call's records, who each whole segment, who hears that all that has expired."""
+
+    take: Callable[[Records], None]
+    sealed: Callable[[SegmentRecords], None]
+    begin_anew: Callable[[], None] = _nobody
+
+
 def _count_lost(piece: Piece) -> int:
     """Records of a piece that only stand for lost ones."""
     places = piece.rows[:, scan.PROPERTIES_AT], piece.rows[:, scan.PROPERTIES_SIZE]
@@ -92,28 +105,52 @@ class LogCheck:
         #: Ranges of log positions without sound records, where there should be some.
         self.lost: list[tuple[int, int]] = []
 
-    def run(
-        self, take: Callable[[Records], None], sealed: Callable[[SegmentRecords], None]
-    ) -> None:
-        """Check all segments; `take` gets the records of each call, `sealed` each whole segment."""
-        bases = self._segments()
+    def run(self, takers: Takers) -> None:
+        """Check all segments."""
+        found = self._segments()
         report, bound = self._report, self._scope.log_end
-        report.segments = len(bases)
-        if bases:
-            report.log_start = report.log_end = bases[0]
-        bases = self._without_empty(bases)
+        if found:
+            report.log_start = report.log_end = found[0]
+        bases = self._without_empty(found)
         if bound is not None:
             bases = [base for base in bases if base < bound]
         for number, base in enumerate(bases):
-            segment = self._check_segment(base, base == bases[-1], take)
-            if segment.sealed:
-                sealed(segment)
+            if base >= report.log_start:  # else it has expired with one before it
+                self._look_at(base, base == bases[-1], takers)
             if self._progress:
                 done = (number + 1) * self.segment_bytes
                 self._progress(done, len(bases) * self.segment_bytes, "checking the log")
-        report.judged_to = max(report.log_end, self._scope.sure) if bound is None else bound
+        report.segments = sum(1 for base in found if base >= report.log_start)
+        if bound is None:
+            report.judged_to = max(report.log_end, self._scope.sure)
+        else:
+            report.judged_to = max(bound, report.log_start)
         if report.log_end < report.judged_to and not self.lost:
             self._tell_early_end(report.log_end, report.judged_to)
+
+    def _look_at(self, base: int, last: bool, takers: Takers) -> None:
+        """Check one segment. If retention has taken it by then, all up to it is void.
+
+        It moves a segment away before it changes its bytes: what was read of one that is in its
+        place afterwards was whole.
+        """
+        mark = self._report.mark()
+        try:
+            segment = self._check_segment(base, last, takers.take)
+            if segment.sealed:
+                takers.sealed(segment)
+        except FileNotFoundError:
+            if not self._has_expired(base):
+                raise
+        if self._has_expired(base):
+            start = self._scope.low()
+            self._report.begin_anew(start, mark)
+            self.lost = [span for span in self.lost if span[1] > start]
+            takers.begin_anew()
+
+    def _has_expired(self, base: int) -> bool:
+        """Whether a segment is gone, and rightly so."""
+        return not self._storage.exists(segment_name(base)) and base < self._scope.low()
 
     def _tell_early_end(self, end: int, wanted: int) -> None:
         """The log ends before `wanted`: records were cut off, or whole segments are gone."""
@@ -149,17 +186,33 @@ class LogCheck:
                     path, None, "stray file", f"multiples of {self.segment_bytes} as names"
                 )
                 continue
-            size = self._storage.size_of(path)
+            size = self._size_of(path)
             if size == 0 and name == names[-1] and int(name) >= self._scope.sure:
                 continue  # what a kill leaves of RocketMQ's preallocation (SF-11)
-            if self._is_readable(path, size):
+            if size is not None and self._is_readable(path, size):
                 found.append(int(name))
+        found = self._without_expired(found)
         for before, after in pairwise(found):
             for base in range(before + self.segment_bytes, after, self.segment_bytes):
                 if not self._storage.exists(segment_name(base)):
                     self._report.add(segment_name(base), None, "missing segment")
                     self.lost.append((base, base + self.segment_bytes))
         return found
+
+    def _without_expired(self, bases: list[int]) -> list[int]:
+        """Without segments that go: what index files had of them may have gone before."""
+        low = self._scope.low()  # behind the look at the index files, and at the segments
+        self.lost = [(start, end) for start, end in self.lost if end > low]
+        return [base for base in bases if base >= low]
+
+    def _size_of(self, path: str) -> int | None:
+        """Length of a file; None if it has expired since it was listed."""
+        try:
+            return self._storage.size_of(path)
+        except FileNotFoundError:
+            if not self._has_expired(int(path.rpartition("/")[2])):
+                raise
+            return None
 
     def _is_readable(self, path: str, size: int) -> bool:
         if size == self.segment_bytes:

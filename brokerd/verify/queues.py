@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -117,6 +118,12 @@ class QueueCheck:
         for start, end in pairwise(cuts):
             self._compare_queue(self._queue(int(key[start])), offset[start:end], units[start:end])
 
+    def begin_anew(self) -> None:
+        """Forget all records: they have expired."""
+        self.queues.clear()
+        self._form[unit_kernels.COUNT] = 0
+        self._views.clear()  # what is told of them is told again
+
     def _queue(self, key: int) -> Queue:
         queue = self.queues.get(key)
         if queue is None:
@@ -167,7 +174,7 @@ class QueueCheck:
             number, at = divmod(first + done, per_file)
             count = min(len(units) - done, per_file - at)
             path = f"{queue.folder}/{number * self._bytes:020d}"
-            view = self._view(path)
+            view = self._view(path, int(units["physical_offset"][done + count - 1]))
             if view is not None:
                 wanted = units[done : done + count].view(np.uint8).reshape(-1, UNIT)
                 found = view[at * UNIT : (at + count) * UNIT].reshape(-1, UNIT)
@@ -188,6 +195,7 @@ class QueueCheck:
         if queue.topic == SCHEDULE_TOPIC:
             fine |= self._is_earlier(queue.queue_id + 1, left["tags_code"], right["tags_code"])
         bad &= ~(fine & (wanted[:, :12] == found[:, :12]).all(axis=1))
+        bad &= left["physical_offset"].astype(np.int64) >= self._scope.low()
         places = np.flatnonzero(bad)
         for index in places[:_LISTED_PER_CALL].tolist():
             what = "missing unit" if not found[index].any() else "wrong unit"
@@ -206,19 +214,25 @@ class QueueCheck:
         moved = [delays[min(level, len(delays)) - 1] - now for delays in self._earlier]
         return np.isin(found.astype(np.int64) - wanted.astype(np.int64), moved)
 
-    def _view(self, path: str) -> NDArray[np.uint8] | None:
-        """A queue file's bytes; None, told once, if it is not there or has another length."""
+    def _view(self, path: str, position: int) -> NDArray[np.uint8] | None:
+        """A queue file's bytes; None, told once, if it is not there or has another length.
+
+        `position`: of a record whose unit is in it. If that has expired, so may have the file.
+        """
         if path in self._views:
             self._views.move_to_end(path)
             return self._views[path]
-        view = None
-        if not self._storage.exists(path):
-            self._report.add(path, None, "missing file")
-        elif self._storage.size_of(path) != self._bytes:
-            found = f"{self._storage.size_of(path)} bytes"
-            self._report.add(path, None, "wrong length", f"{self._bytes}", found)
-        else:
+        view: NDArray[np.uint8] | None = None
+        try:
             view = map_file(self._storage, path)
+        except FileNotFoundError:
+            if position < self._scope.low():
+                return None
+            self._report.add(path, None, "missing file")
+        if view is not None and len(view) != self._bytes:
+            found = f"{len(view)} bytes"
+            self._report.add(path, None, "wrong length", f"{self._bytes}", found)
+            view = None
         self._views[path] = view
         while len(self._views) > _FILES_OPEN:
             self._views.popitem(last=False)
@@ -255,17 +269,20 @@ class QueueCheck:
         return []
 
     def _check_files(self, queue: Queue) -> None:
-        end = queue.next * UNIT
         for name in self._storage.list(queue.folder):
             path = f"{queue.folder}/{name}"
             if len(name) != 20 or not name.isdecimal() or int(name) % self._bytes:
                 self._report.add(path, None, "stray file", f"multiples of {self._bytes} as names")
                 continue
-            base = int(name)
-            if base + self._bytes <= end:
-                self._check_front(queue, path, base)
-            elif self._scope.whole:
-                self._check_rest(queue, path, base)
+            # What has expired since it was listed accounts for no record that is there.
+            with suppress(FileNotFoundError):
+                self._check_file(queue, path, int(name))
+
+    def _check_file(self, queue: Queue, path: str, base: int) -> None:
+        if base + self._bytes <= queue.next * UNIT:
+            self._check_front(queue, path, base)
+        elif self._scope.whole:
+            self._check_rest(queue, path, base)
 
     def _check_rest(self, queue: Queue, path: str, base: int) -> None:
         """Behind a queue's last unit everything is zero."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from gantrymq.shm import lognames, sidecar
+
 #: Findings that are listed; more are counted.
 LISTED_MAX: Final = 1000
 
@@ -65,6 +67,21 @@ class Report:
         else:
             self.more += 1
 
+    def mark(self) -> tuple[int, int]:
+        """How much was found so far, for `back_to`."""
+        return len(self.findings), self.more
+
+    def begin_anew(self, start: int, mark: tuple[int, int]) -> None:
+        """The log begins at `start` now: what was counted, or found since a mark, is void."""
+        del self.findings[mark[0] :]
+        self.more = mark[1]
+        self.log_start = self.log_end = start
+        self.records = self.lost = self.units = self.sidecars = 0
+
+    def drop_below(self, low: int) -> None:
+        """Forget what was found of segments and sidecars that have expired by now."""
+        self.findings = [one for one in self.findings if not _has_expired(one.path, low)]
+
     def __str__(self) -> str:
         lines = [str(finding) for finding in self.findings]
         if self.more:
@@ -79,3 +96,9 @@ class Report:
             f" {len(self.findings) + self.more} findings"
         )
         return "\n".join(lines)
+
+
+def _has_expired(path: str, low: int) -> bool:
+    folder, _, name = path.rpartition("/")
+    of_the_log = folder in (lognames.DIRECTORY, sidecar.DIRECTORY) and name.isdecimal()
+    return of_the_log and int(name) < low

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ from gantrymq.brokerd.checkpoint import read_checkpoint
 from gantrymq.clients.home import owner_of, store_of
 from gantrymq.clients.running import board_name
 from gantrymq.shm import layout
-from gantrymq.shm.board import attach_board
+from gantrymq.shm.board import Board, attach_board
 from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted, StoreBusy
 from gantrymq.shm.jsonsum import sum_holds
 from gantrymq.shm.jsontext import parse_json
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 STORE_FILE: Final = "gantry/store.json"
 
 
+def _nothing_goes() -> int:
+    """Of a store that nobody has: what lies there stays."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """Bounds in log positions; None = to the end.
@@ -36,7 +42,9 @@ class Scope:
     `whole` nothing else may be there: neither bytes behind the log's end nor further units.
     `written`: where trailers are binding. `passed_on`: another broker may have gone on behind it.
     `visited`: one has written its files, if not records, since our clean stop. `sure`: where the
-    log ended when we were stopped; it may go on, and not end before.
+    log ended when we were stopped; it may go on, and not end before. `low` says where a running
+    broker's log begins by now: what is of records below goes, or is gone. It is asked after a look
+    at files, never before: retention raises it first.
     """
 
     state: str
@@ -47,6 +55,7 @@ class Scope:
     passed_on: bool = False
     visited: bool = False
     sure: int = 0
+    low: Callable[[], int] = _nothing_goes
 
     @property
     def whole(self) -> bool:
@@ -63,7 +72,7 @@ def find_scope(storage: Storage, root: Path) -> Scope:
     ours = any(storage.exists(path) for path in (STORE_FILE, FILE, CHECKPOINT_FILE))
     if is_held(root):
         dispatched = _dispatched(root)
-        return Scope("running", ours, dispatched, dispatched)
+        return Scope("running", ours, dispatched, dispatched, low=_Low(root))
     if not storage.exists("abort"):
         return Scope("stopped", ours)
     if not ours:
@@ -110,14 +119,36 @@ def _is_visited(storage: Storage) -> bool:
     return storage.exists(path) and sum_holds(read_file(storage, path)) is None
 
 
-def _dispatched(root: Path) -> int:
+class _Low:
+    """The board's `low`; behind a broker's end, or amid a start, what was known of it last."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._last = 0
+
+    def __call__(self) -> int:
+        board = _board_of(self._root)
+        if board is not None:
+            self._last = max(self._last, board.word(layout.BOARD_LOW))
+        return self._last
+
+
+def _board_of(root: Path) -> Board | None:
+    """Of the broker that has a store; None of one that is starting, or of another program."""
     home = root.resolve().parent
     name = board_name(home)
     try:
         if name and store_of(home).resolve() == root.resolve():
-            return attach_board(name, owner=owner_of(home)).word(layout.BOARD_DISPATCHED)
+            return attach_board(name, owner=owner_of(home))
     except (BrokerGone, Incompatible, NotPermitted):
-        pass  # a broker that is starting, or another program
+        pass
+    return None
+
+
+def _dispatched(root: Path) -> int:
+    board = _board_of(root)
+    if board is not None:
+        return board.word(layout.BOARD_DISPATCHED)
     raise StoreBusy(
         f"a broker holds {root}, and how far its store is complete can't be told: stop it first",
         store=str(root),

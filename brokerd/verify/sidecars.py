@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gantrymq.brokerd.verify.log import SegmentRecords
+    from gantrymq.brokerd.verify.log import LogCheck, SegmentRecords
     from gantrymq.brokerd.verify.report import Report
     from gantrymq.brokerd.verify.scope import Scope
     from gantrymq.shm.storage import Storage
@@ -28,13 +28,12 @@ _HEAD: Final = ("base", "segment_bytes", "end", "first_ms", "last_ms")
 class SidecarCheck:
     """Compares each sidecar with what the walk found."""
 
-    def __init__(
-        self, storage: Storage, scope: Scope, report: Report, names: Sequence[str]
-    ) -> None:
+    def __init__(self, storage: Storage, scope: Scope, report: Report, log: LogCheck) -> None:
         self._storage = storage
         self._scope = scope
         self._report = report
-        self._names = names
+        self._names = log.names
+        self._segment_bytes = log.segment_bytes
         self._left = {f"{DIRECTORY}/{name}" for name in storage.list(DIRECTORY)}
 
     def take(self, segment: SegmentRecords) -> None:
@@ -62,12 +61,21 @@ class SidecarCheck:
             base = int(name) if name.isdecimal() else -1
             if any(start <= base < end for start, end in lost):
                 continue  # its segment is missing or damaged: that is told already
+            if self._is_under_way(base):
+                continue
             if 0 <= base < self._report.log_start:
                 self._report.add(
                     segment_name(base), None, "missing segment", f"the one that {path} is of"
                 )
             elif whole or not path.endswith(".new"):
                 self._report.add(path, None, "stray file", "a sealed segment of that name")
+
+    def _is_under_way(self, base: int) -> bool:
+        """Of a running broker: its segment has expired, or was not full when the check began."""
+        scope = self._scope
+        if scope.state != "running" or scope.log_end is None:
+            return False
+        return 0 <= base < scope.low() or base + self._segment_bytes > scope.log_end
 
     def _must_be_there(self, segment: SegmentRecords) -> bool:
         """Whether our broker has sealed a segment before it was stopped."""

@@ -53,6 +53,7 @@ def serve(
         _print(config.describe(configuration), as_json=as_json)
     elif check:
         _require_textfile(where, configuration)
+        config.stay_on_cpu(configuration)
         _report(where, configuration.unknown, as_json)
     else:
         config.use_one_thread()

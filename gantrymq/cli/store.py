@@ -59,7 +59,7 @@ kill it is what was durable; the next start makes good what lies behind.
 Example: gantrymq store verify ~/.local/state/gantrymq/store
 Example: gantrymq store verify --salvage /srv/new/store ~/.local/state/gantrymq/store
 Exit codes: 0 all is well; 1 something is damaged or does not agree; 2 the settings do not fit;
-74 unreadable; 75 held by another program's broker.
+74 unreadable, or no store; 75 held by another program's broker.
 """
 )
 def verify(

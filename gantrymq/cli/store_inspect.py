@@ -14,9 +14,11 @@ from gantrymq.shm.record import Filler, Invalid
 def inspect(text: str, directory: Path, *, as_json: bool) -> int:
     """Print what lies there; returns the exit code."""
     from gantrymq.shm.storage import PosixStorage
+    from gantrymq.shm.storeplace import require_store
     from gantrymq.shm.storereader import StoreReader, position_of
 
     position = position_of(text)
+    require_store(directory)
     reader = StoreReader(PosixStorage(str(directory)))
     found = reader.place(position)
     shown: dict[str, object] = {"position": position, "file": found.file, "ours": found.ours}

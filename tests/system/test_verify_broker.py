@@ -10,9 +10,14 @@ import pytest
 
 from gantrymq import Producer
 from gantrymq.brokerd.verify import verify
+from gantrymq.clients.running import board_name
+from gantrymq.shm import layout
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import StoreBusy
 from tests.support.brokers import command
 from tests.support.small_stores import RECORDS, SEGMENT_BYTES, flip, send, small_broker
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 FIRST = f"commitlog/{0:020d}"
@@ -31,6 +36,28 @@ def test_a_running_store_is_judged_where_it_is_dispatched() -> None:
         assert report.ok, str(report)
         assert report.state == "running"
         assert report.units == report.records >= RECORDS
+
+
+@mends("S127")
+def test_a_running_store_is_judged_from_where_its_board_says_that_it_begins() -> None:
+    """Of segments that go next, index files have gone at once: nothing of them is judged."""
+    low = 3 * SEGMENT_BYTES
+    with small_broker() as broker:
+        send(broker)
+        store = broker.home / "store"
+        poll_until(lambda: verify(store).units == RECORDS, "everything is dispatched", 30.0)
+        name = board_name(broker.home)
+        assert name
+        board = attach_board(name, write=True)
+        end = board.word(layout.BOARD_APPENDED)
+        poll_until(lambda: board.word(layout.BOARD_INDEXED) == end, "all is in the index", 30.0)
+        first = min((store / "index").iterdir())
+        board.set_word(layout.BOARD_LOW, low)
+        send(broker, 1)  # wakes the indexer
+        poll_until(lambda: not first.exists(), "an index file goes", 30.0)
+        report = verify(store)
+        assert report.ok, str(report)
+        assert (report.log_start, (store / FIRST).exists()) == (low, True)
 
 
 def test_a_killed_store_is_judged_where_it_was_durable() -> None:
@@ -73,3 +100,34 @@ def test_the_command_says_it_by_its_exit_code(plain_store: Path, tmp_path: Path)
     assert damaged.returncode == 1
     assert f"{SECOND} at 0: no record" in damaged.stdout
     assert damaged.stderr == "gantrymq: the store does not hold what it should; see above\n"
+
+
+@mends("S128")
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("verify",), ("verify", "--json"), ("verify", "--salvage", "{new}"), ("rebuild",),
+        ("rebuild", "--dry-run"), ("inspect", "0"), ("dump",),
+    ],
+)  # fmt: skip
+def test_a_directory_that_holds_no_store_is_said_to_hold_none(
+    tmp_path: Path, call: tuple[str, ...]
+) -> None:
+    """An empty one, or the home in place of its store; nothing is made in it."""
+    home = tmp_path / "home"
+    (home / "store" / "commitlog").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    words = [word.format(new=tmp_path / "new") for word in call]
+    done = command("store", *words, home)
+    assert (done.returncode, done.stdout) == (ExitCode.IO_ERROR, "")
+    assert f"{home} holds no store: neither commitlog/ nor config/ is there" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@mends("S128")
+def test_a_back_up_of_no_store_is_refused_by_the_same_words(tmp_path: Path) -> None:
+    """With its own code: there is nothing to copy."""
+    (tmp_path / "store").mkdir()
+    done = command("store", "backup", tmp_path / "copy", "--home", tmp_path)
+    assert done.returncode == ExitCode.USAGE
+    assert "holds no store: neither commitlog/ nor config/ is there" in done.stderr

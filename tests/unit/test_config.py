@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from gantrymq.brokerd import config
+from gantrymq.shm import limits
 from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.properties import parse_delay_levels
 from tests.support.trials import mends
 
 
@@ -169,3 +173,28 @@ def test_the_longest_files_are_those_of_a_java_int() -> None:
     assert config.load(None, None, {}).replaced(name, value, "the store").settings == settings
     with pytest.raises(SettingIllegal):
         config.load(None, {name: longest}, {})
+
+
+@mends("S129")
+@pytest.mark.parametrize(
+    "level", ["365001d", "3000000d", "106751991167d", "9999999999999d", "31536000001s"]
+)
+def test_a_delay_level_has_a_longest_delay(level: str) -> None:
+    """1,000 years, as for retries: with now that is still before the year 9999."""
+    with pytest.raises(SettingIllegal, match=r"message_delay_level .*level 2 .* 365000d"):
+        config.load(given={"message_delay_level": f"1s {level}"}, environment={})
+    settings = config.load(given={"message_delay_level": "1s 365000d"}, environment={}).settings
+    (_, longest) = parse_delay_levels(settings.message_delay_level)
+    assert longest + time.time() * 1000 < limits.DELIVER_MS_MAX
+
+
+@mends("S129")
+def test_a_processor_that_is_not_there_is_refused_by_name() -> None:
+    """As the kernel says it: nobody else knows which ones a process may have."""
+    wanted = config.load(given={"broker_cpu": 4095}, environment={})
+    before = os.sched_getaffinity(0)
+    assert 4095 not in before
+    with pytest.raises(SettingIllegal, match=r"broker_cpu = 4095 .*choose one of"):
+        config.stay_on_cpu(wanted)
+    config.stay_on_cpu(config.load(environment={}))
+    assert os.sched_getaffinity(0) == before
