@@ -28,10 +28,9 @@ from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.epoch import STORE_FILE, settle_sizes
 from gantrymq.brokerd.queuestarts import FILE as STARTS
 from gantrymq.brokerd.synctree import rename_durably
-from gantrymq.clients.home import owner_of, store_of
-from gantrymq.clients.running import board_name
+from gantrymq.clients.home import no_broker, store_of
+from gantrymq.clients.running import board_name, board_of
 from gantrymq.shm import layout, ownfiles
-from gantrymq.shm.board import attach_board
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config
 from gantrymq.shm.errors import DiskFull, GantryError, Incompatible, Rejected, StoreFailed, Timeout
@@ -124,8 +123,8 @@ def _copy(home: Path, run: _Run) -> tuple[int, int, int]:
     if is_held(source):
         name = board_name(home)
         if not name:
-            raise Rejected(f"the broker at {home} is starting, or no GantryMQ: try again")
-        return run.from_running(attach_board(name, owner=owner_of(home)))
+            raise no_broker(home, f"the broker at {home} has just ended: try again")
+        return run.from_running(board_of(home, name))
     with lock.acquire(source, 0, to_write=False):
         return run.from_stopped(home)
 

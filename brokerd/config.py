@@ -356,7 +356,8 @@ def stay_on_cpu(configuration: Configuration) -> None:
         return
     try:
         os.sched_setaffinity(0, {cpu})
-    except OSError:  # only the kernel knows which ones there are for it
+    except OSError as error:  # only the kernel knows which ones there are for it
+        require_ours(error)
         raise SettingIllegal(
             f"{name} = {cpu} ({configuration.origins[name]}): there is no such CPU for this"
             f" process: choose one of {sorted(os.sched_getaffinity(0))}, or -1",

@@ -7,6 +7,7 @@ Loads neither numpy nor numba. Every check is a function of the `Patient`; a new
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import platform
@@ -26,13 +27,22 @@ from typing import Final, Literal
 
 from gantrymq.brokerd import config, epoch, filelimit
 from gantrymq.brokerd.commitlog import room_for_segment
-from gantrymq.clients.home import SOCKET_NAME, read_board_file, run_of, store_of
+from gantrymq.clients.home import (
+    HELD_UNSEEN,
+    MEND_UNSEEN,
+    SOCKET_NAME,
+    board_file,
+    owner_of,
+    read_board_file,
+    run_of,
+    store_of,
+)
 from gantrymq.clients.running import board_name
 from gantrymq.clients.spark.needs import JAVA_MIN
-from gantrymq.shm import layout, ownfiles
+from gantrymq.shm import layout, ownfiles, readonly
 from gantrymq.shm.board import attach_board
 from gantrymq.shm.codes import BrokerState
-from gantrymq.shm.errors import BrokerGone, GantryError, NotPermitted, why_failed
+from gantrymq.shm.errors import GantryError, NotPermitted, why_failed
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.storelock import is_held
 
@@ -88,18 +98,20 @@ def examine(home: Path, environment: Mapping[str, str]) -> list[Finding]:
         findings = [Finding("settings", "wrong", str(error), "see `gantrymq serve --print-config`")]
         settings = config.load(None, None, {}).settings
     except OSError as error:
-        mend = "run this as the user of the broker"
-        findings = [Finding("settings", "wrong", str(error), mend)]
+        findings = [_unseen("settings", error)]
         settings = config.load(None, None, {}).settings
     patient = Patient(home, environment, settings)
     for check in CHECKS:
         try:
             findings += check(patient)
         except OSError as error:
-            name = check.__name__.removeprefix("_check_")
-            mend = "run this as the user of the broker"
-            findings.append(Finding(name, "wrong", str(error), mend))
+            findings.append(_unseen(check.__name__.removeprefix("_check_"), error))
     return findings
+
+
+def _unseen(check: str, error: OSError) -> Finding:
+    mend = readonly.MEND if error.errno == errno.EROFS else "run this as the user of the broker"
+    return Finding(check, "wrong", str(error), mend)
 
 
 # ---------------------------------------------------------------------------------- the machine
@@ -253,7 +265,9 @@ def _check_owner(patient: Patient) -> Iterator[Finding]:
     home, user = patient.home, os.geteuid()
     if not home.exists():
         parent = next(path for path in home.parents if path.exists())
-        if os.access(parent, os.W_OK | os.X_OK):
+        if readonly.is_read_only(parent):
+            yield Finding("home", "wrong", f"{home}: {parent} is read-only", readonly.MEND)
+        elif os.access(parent, os.W_OK | os.X_OK):
             yield Finding("home", "ok", f"{home} is not there yet; a start makes it")
         else:
             mend = "choose another --home, or make it and give it to the broker's user"
@@ -267,11 +281,18 @@ def _check_owner(patient: Patient) -> Iterator[Finding]:
         return
     yield Finding("owner", "ok", f"all of {home} is this user's")
     for folder in (patient.store, run_of(home)):
-        if folder.exists() and stat.S_IMODE(folder.stat().st_mode) & 0o077:
-            found = f"{folder} is open to other users"
-            yield Finding("rights", "wrong", found, f"chmod 700 {folder}")
-        elif folder.exists() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            yield Finding("rights", "wrong", f"{folder} is not writable", f"chmod 700 {folder}")
+        if folder.exists():
+            yield from _check_rights(folder)
+
+
+def _check_rights(folder: Path) -> Iterator[Finding]:
+    mend = f"chmod 700 {folder}"
+    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        yield Finding("rights", "wrong", f"{folder} is open to other users", mend)
+    elif readonly.is_read_only(folder):
+        yield Finding("rights", "wrong", f"nothing can be written in {folder}", readonly.MEND)
+    elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("rights", "wrong", f"{folder} is not writable", mend)
 
 
 def _check_home(patient: Patient) -> Iterator[Finding]:
@@ -314,7 +335,7 @@ def _check_disk(patient: Patient) -> Iterator[Finding]:
 def _check_runtime(patient: Patient) -> Iterator[Finding]:
     """What a kill leaves is mended by the next start; what stands in its way is wrong."""
     if _is_running(patient):
-        yield from _check_broker(board_name(patient.home))
+        yield from _check_broker(patient.home)
         return
     stray = []
     if read_board_file(patient.home).get("board"):
@@ -330,12 +351,15 @@ def _check_runtime(patient: Patient) -> Iterator[Finding]:
         yield Finding("runtime files", "ok", "none is stale; no broker runs")
 
 
-def _check_broker(name: str) -> Iterator[Finding]:
+def _check_broker(home: Path) -> Iterator[Finding]:
+    name, held = board_name(home), HELD_UNSEEN.format(home=home)
+    if not name:
+        yield Finding("broker", "wrong", f"{held}: {board_file(home)} names no board", MEND_UNSEEN)
+        return
     try:
-        board = attach_board(name or "/gantrymq-none")
-    except (BrokerGone, GantryError) as error:
-        mend = "wait if it is just starting; a RocketMQ takes the same lock; else stop it"
-        yield Finding("broker", "wrong", f"the store is locked, but: {error}", mend)
+        board = attach_board(name, owner=owner_of(home))
+    except GantryError as error:
+        yield Finding("broker", "wrong", f"{held}: {error}", MEND_UNSEEN)
         return
     state = BrokerState(board.half(layout.BOARD_STATE))
     if state == BrokerState.FAILED:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq.shm import ownfiles
-from gantrymq.shm.errors import StoreBusy
+from gantrymq.shm.errors import Rejected, StoreBusy
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.storelock import BOARD_BYTE, FLOCK, LOCK_NAME, STORE_BYTE
 
@@ -39,11 +39,9 @@ def acquire(
     """
     if to_write:
         ownfiles.require_own(store)
-    opened = ownfiles.open_file(store / LOCK_NAME, os.O_RDWR | os.O_CREAT)
-    if not to_write:
-        _give_to_owner(store, opened.number)
+    opened, kind = _open(store) if to_write else _open_to_read(store)
     deadline = time.monotonic() + timeout_s
-    while not _try(opened.number):
+    while not _try(opened.number, kind=kind):
         if time.monotonic() >= deadline or not alive():
             raise StoreBusy(
                 f"another broker holds {store}: stop it first (gantrymq status shows a GantryMQ; "
@@ -52,6 +50,35 @@ def acquire(
             )
         time.sleep(_RETRY_S)
     return opened
+
+
+def _open(store: Path) -> tuple[Descriptor, int]:
+    return ownfiles.open_file(store / LOCK_NAME, os.O_RDWR | os.O_CREAT), fcntl.F_WRLCK
+
+
+def _open_to_read(store: Path) -> tuple[Descriptor, int]:
+    """Where nothing can be written a lock that others share: it keeps a broker out as well.
+
+    One may have the same store by another mount, which can be written.
+    """
+    try:
+        opened, kind = _open(store)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return _open_read_only(store), fcntl.F_RDLCK
+    _give_to_owner(store, opened.number)
+    return opened, kind
+
+
+def _open_read_only(store: Path) -> Descriptor:
+    try:
+        return ownfiles.open_file(store / LOCK_NAME, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise Rejected(
+            f"{store} has no lock, and none can be made, for its file system is mounted read-only:"
+            " copy the whole directory as it is"
+        ) from None
 
 
 def _give_to_owner(store: Path, descriptor: int) -> None:
@@ -67,8 +94,8 @@ def mark_board(held: Descriptor) -> None:
         raise StoreBusy("somebody else has the other byte of the store's lock: stop that program")
 
 
-def _try(descriptor: int, byte: int = STORE_BYTE) -> bool:
-    wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+def _try(descriptor: int, byte: int = STORE_BYTE, kind: int = fcntl.F_WRLCK) -> bool:
+    wanted = FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0)
     try:
         fcntl.fcntl(descriptor, _F_OFD_SETLK, wanted)
     except OSError as error:

@@ -18,6 +18,7 @@ from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.notify import EXTEND_S, ServiceManager
 from gantrymq.brokerd.signals import Signals
 from gantrymq.brokerd.supervisor import Supervisor
+from gantrymq.shm import readonly
 from gantrymq.shm.codes import BrokerState, ExitCode
 from gantrymq.shm.errors import GantryError
 from gantrymq.shm.exitcode import exit_code
@@ -60,7 +61,7 @@ def _reason(error: GantryError | OSError) -> str:
     """What to do about it, too."""
     if isinstance(error, OSError) and error.filename is not None and is_disk_full(error):
         return f"{error}: a start needs some KiB on the disk of the store; make room, start again"
-    return str(error)
+    return readonly.told(error) if isinstance(error, OSError) else str(error)
 
 
 def _serve(broker: Broker, manager: ServiceManager, lifeline: Lifeline | None) -> ExitCode:

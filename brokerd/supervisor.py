@@ -32,7 +32,7 @@ from gantrymq.brokerd.vacancies import Vacancies
 from gantrymq.brokerd.watchdog import Hangs, Watchdog
 from gantrymq.shm import layout, wire
 from gantrymq.shm.codes import BrokerState, ExitCode, Role
-from gantrymq.shm.errors import why_failed
+from gantrymq.shm.errors import STORE_LOST, why_failed
 from gantrymq.workers.channel import SocketSessionTable
 from gantrymq.workers.inhand import forget_hand
 
@@ -188,6 +188,7 @@ class Supervisor:
 
         With a code by which nobody starts it again: the other store may be on its way still.
         """
+        self.broker.board.set_half(layout.BOARD_FAILED_ERRNO, STORE_LOST)
         self.broker.set_state(BrokerState.FAILED)
         self.fail(ExitCode.STORE_BUSY, why)
         self.finished = True

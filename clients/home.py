@@ -21,9 +21,16 @@ from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.ownfiles import may_be_believed, read_bytes
+from gantrymq.shm.storelock import is_held
 
 SYSTEM_HOME: Final = Path("/var/lib/gantrymq")
 SOCKET_NAME: Final = "control.sock"
+#: What is said of a store that a broker has locked which is not to be found, and what to do.
+HELD_UNSEEN: Final = "a broker holds the store of {home}, but it is not to be reached there"
+MEND_UNSEEN: Final = (
+    "wait if it is just starting or stopping; if its run directory, or its board in /dev/shm, was"
+    " removed while it ran, restart it; a RocketMQ takes the same lock"
+)
 _UCRED: Final = struct.Struct("3i")
 #: Between two looks whether the backlog has room, at first and at most.
 _PAUSE_S: Final = 0.001
@@ -180,11 +187,28 @@ def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
 
 def unreachable(home: Path, error: OSError) -> GantryError:
     """What an error of the way to the broker at `home` says: it is not there, as a rule."""
-    return lack_of_descriptors(error) or BrokerGone(
+    return lack_of_descriptors(error) or no_broker(
+        home,
         f"no broker answers at {home}: start one with `gantrymq serve --home {home}`, "
         "or name its home with GANTRYMQ_HOME or home=",
-        home=str(home),
     )
+
+
+def no_broker(home: Path, otherwise: str) -> BrokerGone:
+    """The error of a home where no broker, or no board of one, is found.
+
+    `otherwise`: what it says unless a broker holds the store there, as a second one could not.
+    """
+    text = f"{HELD_UNSEEN.format(home=home)}: {MEND_UNSEEN}" if _is_store_held(home) else otherwise
+    return BrokerGone(text, home=str(home))
+
+
+def _is_store_held(home: Path) -> bool:
+    try:
+        return is_held(store_of(home))
+    except OSError as error:  # another user's, or nothing that a broker can have locked
+        require_ours(error)
+        return False
 
 
 def lack_of_descriptors(error: BaseException) -> Unavailable | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gantrymq.clients.home import owner_of, read_board_file, store_of
+from gantrymq.clients.home import no_broker, owner_of, read_board_file, store_of
 from gantrymq.shm.board import Board, attach_board
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.errors import BrokerGone
@@ -25,9 +25,17 @@ def board_name(home: Path) -> str:
 
 
 def find_board(home: Path) -> Board | None:
-    """None where no broker runs."""
+    """None where no broker runs. Raises BrokerGone if the board of one was removed."""
     name = board_name(home)
-    return attach_board(name, owner=owner_of(home)) if name else None
+    return board_of(home, name) if name else None
+
+
+def board_of(home: Path, name: str) -> Board:
+    """The board that a broker at `home` says it has. Raises BrokerGone, NotPermitted, ..."""
+    try:
+        return attach_board(name, owner=owner_of(home))
+    except BrokerGone as error:
+        raise no_broker(home, str(error)) from error
 
 
 def require_board(home: Path, board: Board) -> None:

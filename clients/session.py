@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gantrymq.clients.closing import Closing, OfOneProcess
 from gantrymq.clients.control import ANSWER_S, ControlChannel, close_all, expect, gone
-from gantrymq.clients.home import find_home, lack_of_descriptors, owner_of, read_board_file
+from gantrymq.clients.home import find_home, lack_of_descriptors, read_board_file
+from gantrymq.clients.running import board_of
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import check_header, map_arena, plan_arena
 from gantrymq.shm.bell import EventBell
-from gantrymq.shm.board import attach_board
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.errors import (
     BrokerGone,
@@ -39,6 +39,7 @@ from gantrymq.shm.errors import (
     StoreFailed,
     Timeout,
     Unavailable,
+    mend_of_failed,
     why_failed,
 )
 from gantrymq.shm.fromhandlers import Suppressed, require_ours
@@ -178,7 +179,7 @@ class Session(Closing, OfOneProcess):
             self.plan = plan_arena(*welcome.ring_bytes)
             self.arena = map_arena(files[0].fileno(), self.plan.size)
             check_header(self.arena)
-            self.board = attach_board(welcome.board, owner=owner_of(self.home))
+            self.board = board_of(self.home, welcome.board)
             self.topics_seen = self.board.half(layout.BOARD_TOPIC_CHANGES)
             self._bells = [EventBell(file) for file in files[1:]]
         finally:
@@ -429,8 +430,7 @@ class Session(Closing, OfOneProcess):
             raise self._over(
                 StoreFailed(
                     f"the store of the broker at {self.home} failed: {why_failed(number)}. "
-                    "What was acknowledged is safe; mend the disk, or the damage, and start the"
-                    " broker again: the next call then finds that one",
+                    f"{mend_of_failed(number)}",
                     errno=number,
                 )
             )

@@ -275,7 +275,7 @@ def attach_board(name: str, *, write: bool = False, owner: int = -1) -> Board:
         access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
         return Board(memoryview(mmap.mmap(region.fd, 0, access=access)), name)
     except posix_ipc.ExistentialError:
-        raise BrokerGone(f"no board {name}: the broker is not running", name=name) from None
+        raise BrokerGone(f"there is no board {name} in /dev/shm", name=name) from None
     except posix_ipc.PermissionsError:
         raise NotPermitted(f"the board {name} belongs to another user", name=name) from None
     except OSError as error:

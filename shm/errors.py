@@ -32,11 +32,15 @@ Three questions decide the branch: retry, stop, or page someone?
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any, Final
 
 #: Characters of a value that an error shows.
 SHOWN_MAX: Final = 60
+#: On the board of a broker whose store is no longer where it was: files of it are gone, or another
+#: store's. A network disk says the same of a file that was removed behind its back.
+STORE_LOST: Final = errno.ESTALE
 
 
 class GantryError(Exception):
@@ -66,11 +70,27 @@ class GantryError(Exception):
 
 def why_failed(number: int) -> str:
     """What made a store fail, by the errno on the board; damage has none."""
+    if number == STORE_LOST:
+        return "its home was moved or removed, or another one put in its place, as the broker ran"
     if number:
         return os.strerror(number)
     return (
         "a record of its log, or another of its files, is damaged (its broker's log names it;"
         " `gantrymq store verify` lists all damage once the broker is stopped)"
+    )
+
+
+def mend_of_failed(number: int) -> str:
+    """What a client's user does about that."""
+    if number == STORE_LOST:
+        return (
+            "What was acknowledged is in the home that was there; put it back and start the broker"
+            " again: the next call then finds that one; or start one where it is now, and name"
+            " that home"
+        )
+    return (
+        "What was acknowledged is safe; mend the disk, or the damage, and start the broker again:"
+        " the next call then finds that one"
     )
 
 

@@ -319,7 +319,7 @@ BOARD: Final = Struct(
         Field("started_ns", "i8", "CLOCK_BOOTTIME at start", "supervisor, once"),
         Field("pad0", 40, "zero"),
         Field("state", "u4", "codes.BrokerState", "supervisor; any agent sets FAILED"),
-        Field("failed_errno", "u4", "errno behind FAILED", "the agent that failed"),
+        Field("failed_errno", "u4", "errno behind FAILED; ESTALE: moved", "who failed; supervisor"),
         Field("topic_count", "u4", "topic slots that were ever used; only grows", "supervisor"),
         Field("queue_count", "u4", "queue slots that were ever used; only grows", "supervisor"),
         Field("session_count", "u4", "attached sessions", "supervisor"),

@@ -53,10 +53,22 @@ def create_file(path: str | os.PathLike[str]) -> Descriptor:
     return open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
 
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors of calls by a descriptor name its file, where they have no name, or a number."""
+    try:
+        yield
+    except OSError as error:
+        require_ours(error)
+        if not isinstance(error.filename, (str, bytes)):
+            error.filename = os.fspath(path)
+        raise
+
+
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """All bytes of a file, never by way of a link. Raises PermissionError, OSError."""
-    with open_file(path, os.O_RDONLY) as own, os.fdopen(own.number, "rb", closefd=False) as file:
-        return file.read()
+    with open_file(path, os.O_RDONLY) as own, naming(path):
+        return _read_all(own)
 
 
 @contextmanager
@@ -77,7 +89,11 @@ def replace_whole(
     """
     fresh = temporary or path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
-    with create_file(fresh) as own, os.fdopen(own.number, "wb", closefd=False) as file:
+    with (
+        create_file(fresh) as own,
+        naming(fresh),
+        os.fdopen(own.number, "wb", closefd=False) as file,
+    ):
         os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
@@ -129,7 +145,8 @@ def make_private(folder: Path) -> None:
         folder.mkdir(mode=_PRIVATE)
     with open_file(folder, os.O_RDONLY | os.O_DIRECTORY) as opened:
         _require_owner(folder, os.fstat(opened.number))
-        os.fchmod(opened.number, _PRIVATE)
+        with naming(folder):
+            os.fchmod(opened.number, _PRIVATE)
 
 
 def make_store(store: Path) -> None:
@@ -197,8 +214,13 @@ def require_trusted(path: Path) -> None:
 
 def read_trusted(path: Path) -> bytes:
     """All bytes of a file that only this user can have written. Raises PermissionError, OSError."""
-    with open_file(path, os.O_RDONLY) as own, os.fdopen(own.number, "rb", closefd=False) as file:
+    with open_file(path, os.O_RDONLY) as own, naming(path):
         _require_trusted(path, os.fstat(own.number))
+        return _read_all(own)
+
+
+def _read_all(own: Descriptor) -> bytes:
+    with os.fdopen(own.number, "rb", closefd=False) as file:
         return file.read()
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.lognames import DIRECTORY
 from gantrymq.shm.record import (
     RECORD_MAGICS,
@@ -173,7 +174,8 @@ def open_files(
             raise Incompatible(f"{path} does not belong there: move it away", path=path)
         try:
             file = storage.open(path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            require_ours(error)
             continue  # a broker has removed it since it was listed
         try:
             found.append((int(name), file.view()))

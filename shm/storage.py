@@ -574,7 +574,8 @@ def first_length(storage: Storage, directory: str, depth: int = 0) -> int:
 def _length_of(storage: Storage, path: str) -> int:
     try:
         return storage.size_of(path)
-    except FileNotFoundError:  # a broker has removed it since it was listed
+    except FileNotFoundError as error:  # a broker has removed it since it was listed
+        require_ours(error)
         return 0
 
 

@@ -30,8 +30,11 @@ def store_around(place: Path) -> Path | None:
 def require_outside_stores(place: Path, what: str) -> None:
     """Raise Rejected if a place, which `what` names, lies in a store."""
     store = store_around(place)
-    if store is not None:
-        raise Rejected(
-            f"{what} {place} lies in the store {store}, whose broker would not start with it: name"
-            " a place outside"
-        )
+    if store is None:
+        return
+    if os.path.realpath(place) == str(store):
+        raise Rejected(f"{what} {place}: it is a store already: name a place outside")
+    raise Rejected(
+        f"{what} {place} lies in the store {store}, whose broker would not start with it: name"
+        " a place outside"
+    )

@@ -6,6 +6,7 @@ under another name beside its place and renamed when it is whole.
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -107,11 +108,11 @@ def salvage(
     """
     old, new = Path(root), Path(target)
     require_store(old)
-    require_outside_stores(new, "new store")
     partial = new.with_name(new.name + PARTIAL_SUFFIX)
     for path in (new, partial):
-        if path.exists():
+        if os.path.lexists(path):
             raise FileExistsError(f"{path} is there already: name a directory that is not")
+    require_outside_stores(new, "new store")
     if is_held(old):
         raise StoreBusy(f"a broker holds {old}: stop it first", store=str(old))
     jit.warm()

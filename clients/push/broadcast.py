@@ -7,6 +7,8 @@ import json
 import logging
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,7 @@ from gantrymq.clients.push.handoff import Handoff
 from gantrymq.clients.push.member import PushMember, Resumed
 from gantrymq.clients.session import Session, now_ns
 from gantrymq.shm import groupwire
-from gantrymq.shm.errors import Corrupt, GroupIllegal, Incompatible
+from gantrymq.shm.errors import Corrupt, GroupIllegal, Incompatible, NotPermitted
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.groupwire import ConsumeFrom
 from gantrymq.shm.jsontext import parse_json
@@ -49,14 +51,18 @@ class OffsetFile:
     """
 
     def __init__(self, home: str | os.PathLike[str] | None, group: str, instance: str) -> None:
-        """Lock and read it. Raises GroupIllegal if another consumer has it, Corrupt."""
+        """Lock and read it.
+
+        Raises GroupIllegal if another consumer has it, Corrupt, NotPermitted.
+        """
         if not is_name(instance):
             raise GroupIllegal(f"instance {instance!r}: letters, digits and _-%| only")
         mark = hashlib.blake2b(os.fsencode(find_home(home)), digest_size=6).hexdigest()
         folder = state_folder() / "gantrymq" / "broadcast" / group
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path: Path = folder / f"{instance}-{mark}.json"
-        self._lock = try_lock(self.path.with_suffix(".lock"))
+        with _permitted():
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = try_lock(self.path.with_suffix(".lock"))
         if self._lock is None:
             raise GroupIllegal(
                 f"another broadcasting consumer of group {group} uses {self.path}: give each one"
@@ -67,7 +73,8 @@ class OffsetFile:
         self._store = ""
         self.life = 0  # of the broker, in which the offsets were last compared with its queues
         try:
-            self.offsets = self._read()
+            with _permitted():
+                self.offsets = self._read()
         except BaseException:
             self.close()
             raise
@@ -155,6 +162,20 @@ class OffsetFile:
                 self.path,
             )
         self._lock = None
+
+
+@contextmanager
+def _permitted() -> Iterator[None]:
+    """What this user may not do with the file, or its folder, is one of GantryMQ's errors."""
+    try:
+        yield
+    except PermissionError as error:
+        require_ours(error)
+        raise NotPermitted(
+            f"{error}: this broadcasting consumer keeps its offsets there, in files of its own user"
+            " (XDG_STATE_HOME says below which folder)",
+            path=error.filename,
+        ) from error
 
 
 def _topic(name: str) -> str:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gantrymq.cli.output import home_of, print_json, print_rows
-from gantrymq.clients.home import store_of
+from gantrymq.clients.home import no_broker, store_of
 from gantrymq.clients.running import find_board
 from gantrymq.shm import layout
 from gantrymq.shm.board import NOBODYS, Board
 from gantrymq.shm.codes import BrokerState, ExitCode, Role
-from gantrymq.shm.errors import BrokerGone
 
 _TABLES = ("topics", "queues")
 
@@ -39,10 +38,10 @@ def running_board(home: Path) -> Board:
     """The board of a broker that runs; a killed one's is left over, but nobody holds the lock."""
     board = find_board(home)
     if board is None:
-        raise BrokerGone(
+        raise no_broker(
+            home,
             f"no broker runs at {home}: start one with `gantrymq serve --home {home}`, or name"
             " another home with --home or GANTRYMQ_HOME",
-            home=str(home),
         )
     return board
 

@@ -126,7 +126,7 @@ def _require_running(home: Path) -> None:
         running_board(home)
     except BrokerGone as error:
         raise BrokerGone(
-            f"only a running broker can cancel, and none runs at {home}: start it with `gantrymq"
-            f" serve --home {home}` and recall again; what is due by then is delivered first",
+            f"{error}. Only a running broker can cancel: recall again once it runs; what is due by"
+            " then is delivered first",
             home=str(home),
         ) from error

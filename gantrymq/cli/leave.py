@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import GantryError
 from gantrymq.shm.exitcode import exit_code
+from gantrymq.shm.readonly import told
 
 
 def complain(text: str) -> None:
@@ -56,7 +57,7 @@ def leaving() -> Iterator[None]:
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
-        complain(str(error))
+        complain(told(error))
         sys.exit(exit_code(error))
     except Exception:
         # Python's own code for this is 1, which here says that a check did not hold.

@@ -14,6 +14,7 @@ from tests.support.adversary import Victim
 OTHER_UID: Final = 65_534
 _NEW_USER, _NEW_PID, _NEW_MOUNT = 0x1000_0000, 0x2000_0000, 0x0002_0000
 _MS_PRIVATE_REC: Final = 0x4_0000 | 0x4000
+_MS_REMOUNT, _MS_BIND = 0x20, 0x1000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -47,6 +48,18 @@ def enter_namespaces(*, pids: bool = False) -> None:
 def mount(kind: str, at: str, options: str = "") -> None:
     """Mount a file system of the kernel's own."""
     _call(_libc.mount, kind.encode(), at.encode(), kind.encode(), 0, options.encode())
+
+
+def mount_fixed(folder: Path, at: Path) -> None:
+    """From here on this process alone sees a folder at another path, where nothing can be written.
+
+    Its mount keeps the flags that a user namespace may not take away.
+    """
+    enter_namespaces()
+    where = str(at).encode()
+    _call(_libc.mount, str(folder).encode(), where, None, _MS_BIND, None)
+    flags = os.statvfs(at).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
+    _call(_libc.mount, None, where, None, _MS_REMOUNT | _MS_BIND | os.ST_RDONLY | flags, None)
 
 
 def fork_as(pid: int, work: Callable[[], None]) -> Victim:

@@ -99,7 +99,7 @@ def _put_in_place() -> None:
             if id(value) in meant:
                 setattr(module, name, meant[id(value)])
     _replace(control, wire=simthreads.wire, connect=_connect)
-    _replace(session, attach_board=lambda name, owner: BOARDS[name])
+    _replace(session, board_of=lambda home, name: BOARDS[name])
     _replace(attachment, poll=_Poll())
     _replace(alone, sys=simthreads.system)
     _replace(handoff, set=simthreads.OrderedSet)

@@ -331,7 +331,7 @@ def test_a_killed_life_is_not_taken_for_the_one_that_starts(tmp_path: Path) -> N
             status = command("status", "--home", broker.home)
             assert status.returncode == ExitCode.NO_BROKER, status
             backup = command("store", "backup", tmp_path / "copy", "--home", broker.home)
-            assert "is starting" in backup.stderr
+            assert "starting" in backup.stderr
         broker.again().wait_until_ready()
         assert broker.stop()[0] == ExitCode.OK
 

@@ -163,7 +163,8 @@ def assert_told_without_a_broker(home: Path, topic: str, before: list[dict[str, 
     for given in (handle, "-"):
         ran = command("delayed", "recall", topic, given, "--home", home, stdin=f"{handle}\n")
         assert (ran.returncode, ran.stdout) == (ExitCode.NO_BROKER, ""), ran
-        assert f"gantrymq serve --home {home}` and recall again" in ran.stderr
+        assert f"gantrymq serve --home {home}`" in ran.stderr
+        assert "recall again" in ran.stderr
 
 
 def test_without_a_broker_or_a_store_nothing_is_listed(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ class Room:
     f_bavail = 10
     f_files = 1000
     f_favail = 5
+    f_flag = 0
 
 
 def test_disk_and_shared_memory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

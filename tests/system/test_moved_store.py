@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from gantrymq.brokerd.verify import verify
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.home import board_file, store_of
 from gantrymq.clients.producer import Producer
+from gantrymq.clients.session import Session
 from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import STORE_LOST, StoreFailed
 from tests.support.brokers import ServingBroker
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
@@ -90,6 +93,20 @@ def test_a_broker_whose_store_is_moved_ends_and_touches_nothing(
         assert broker.stop()[0] == ExitCode.OK
         report = verify(store)
         assert report.ok, str(report)
+
+
+@mends("S130")
+def test_clients_are_told_that_the_home_was_moved(broker: ServingBroker, tmp_path: Path) -> None:
+    """Not that their disk, or a file on it, is damaged."""
+    with closing(Session(broker.home)) as session:
+        hold_agents(broker)
+        broker.home.rename(tmp_path / "elsewhere")
+        assert broker.end()[0] == ExitCode.STORE_BUSY
+        with pytest.raises(StoreFailed, match=r"was moved or removed.*put it back") as failed:
+            session.check()
+    assert failed.value.fields["errno"] == STORE_LOST
+    assert "damage" not in str(failed.value)
+    (tmp_path / "elsewhere").rename(broker.home)
 
 
 @mends("S20")

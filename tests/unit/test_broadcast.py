@@ -14,7 +14,7 @@ import pytest
 
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.push.broadcast import OffsetFile
-from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.errors import Corrupt, NotPermitted
 from tests.support.groups_rig import Rig
 from tests.support.trials import mends
 from tests.unit.test_member import begins
@@ -97,13 +97,27 @@ def test_a_file_that_is_none_is_damage(path: Path, text: bytes) -> None:
         read(path)
 
 
+@mends("S130")
 @pytest.mark.usefixtures("descriptors")
 def test_a_folder_in_its_place_is_told_by_its_path(path: Path) -> None:
     path.unlink()
     path.mkdir()
     with pytest.raises(Corrupt, match="is no offset file") as refused:
         read(path)
-    assert str(path) in str(refused.value)
+    assert f"Is a directory: '{path}'" in str(refused.value)
+
+
+@mends("S130")
+@pytest.mark.usefixtures("descriptors")
+@pytest.mark.parametrize("suffix", [".json", ".lock"])
+def test_a_link_in_the_place_of_a_file_is_refused_by_its_name(path: Path, suffix: str) -> None:
+    link = path.with_suffix(suffix)
+    link.unlink()
+    link.symlink_to("/etc/passwd")
+    with pytest.raises(NotPermitted, match=r"a symbolic link.*remove it") as refused:
+        read(path)
+    assert str(link) in str(refused.value)
+    assert refused.value.fields["path"] == str(link)
 
 
 @mends("S9")

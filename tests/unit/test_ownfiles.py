@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -270,3 +271,29 @@ def test_no_folder_of_a_store_is_a_link(tmp_path: Path, call: str) -> None:
         CALLS[call](storage, name)
     assert (outside / "file").read_text() == "kept"
     assert os.listdir(outside) == ["file"]
+
+
+# ------------------------------------------------------------------------------------------- names
+
+
+@mends("S130")
+def test_errors_of_a_descriptor_name_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own texts have a number in its place, or nothing."""
+    for read in (ownfiles.read_bytes, ownfiles.read_trusted):
+        with pytest.raises(IsADirectoryError) as refused:
+            read(tmp_path)
+        assert refused.value.filename == str(tmp_path)
+
+    def fail(_descriptor: int, *_mode: int) -> None:
+        raise OSError(errno.EIO, "an error by a number")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="an error") as refused_sync:
+        ownfiles.replace_whole(tmp_path / "file", b"", sync=True)
+    assert refused_sync.value.filename == str(tmp_path / "file.new")
+    monkeypatch.setattr(os, "fchmod", fail)
+    with pytest.raises(OSError, match="an error") as refused_mode:
+        ownfiles.make_private(tmp_path / "folder")
+    assert refused_mode.value.filename == str(tmp_path / "folder")

@@ -65,6 +65,14 @@ def test_nothing_is_made_in_a_store(name: str, place: str, home: Path) -> None:
     assert sorted(home.rglob("*")) == before
 
 
+@mends("S130")
+def test_a_store_is_not_said_to_lie_in_itself(home: Path) -> None:
+    with pytest.raises(FileExistsError, match="is there already: name"):
+        salvage(home / "store", home / "store")
+    with pytest.raises(Rejected, match="it is a store already"):
+        _ingest(home, home / "store")
+
+
 def test_links_and_ways_back_are_followed(home: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(home / "store" / "commitlog")
     assert store_around(tmp_path / "link" / "new") == home / "store"
