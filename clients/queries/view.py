@@ -265,7 +265,8 @@ class StoppedStore:
                 for name, header in known[1].files
                 if name not in there and header.end_position >= self.low
             ]
-            self.indexed = min([known[1].position, *gone])
+            is_short = known[1].low > self.low  # keys went, and their segments are there again
+            self.indexed = self.low if is_short else min([known[1].position, *gone])
         else:
             self.shape = shape
             self.indexed = self._end_of_index()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gantrymq import Client, ConsumeFrom
+from gantrymq import ConsumeFrom
 from gantrymq.brokerd.verify import verify
 from gantrymq.clients.consumer import PullConsumer
 from gantrymq.clients.control import look_at
@@ -160,36 +159,6 @@ def places(home: Path) -> dict[str, int]:
     done = command("status", "--json", "--home", home)
     found: dict[str, int] = json.loads(done.stdout)["places"]
     return found
-
-
-@mends("S126")
-@pytest.mark.parametrize("end", ["stop", "kill"])
-def test_an_end_amid_grace_leaves_segments_with_their_keys(broker: FaultyBroker, end: str) -> None:
-    """P14: the segments are there at the next start, and searches find all that is in them."""
-    home = broker.home
-    with Producer(home) as producer:
-        for number in range(COUNT):
-            producer.send_async("orders", bytes(200), keys=[f"k{number % 50}"])
-        producer.flush()
-        wait_until_shown(home)
-        poll_until(lambda: is_indexed(broker.board), "all keys have entries")
-        broker.fail(fault("used", 86, ""))
-        poll_until(lambda: broker.board.word(layout.BOARD_LOW) > 0, "segments are to go")
-        broker.fail(fault("used", 40, ""))
-        time.sleep(1.3)  # less than the grace; the indexer looks once a second
-    if end == "stop":
-        broker.stop()
-    else:
-        broker.kill_all()
-    broker.again().wait_until_ready()
-    poll_until(lambda: is_indexed(broker.board), "all keys have entries")
-    with Client(home=home) as client:
-        found = client.query("orders", "k7")
-        by_index = {message.position for message in found}
-        assert by_index == {m.position for m in client.query("orders", "k7", index=False)}
-        assert by_index
-    broker.stop()
-    assert verify(store_of(home)).findings == []
 
 
 def is_indexed(board: Board) -> bool:

@@ -27,7 +27,7 @@ from gantrymq.clients.queries.request import Request
 from gantrymq.clients.queries.view import RunningStore, StoppedStore, StoreView
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt, Rejected, TopicNotFound
-from gantrymq.shm.indexnote import Shape
+from gantrymq.shm.indexnote import Shape, read_note, save_note
 from gantrymq.shm.ranges import EVERYTHING, OPEN, Ranges, write_ranges
 from gantrymq.shm.record import STRUCTURE, Record
 from gantrymq.shm.segment import open_log
@@ -141,18 +141,42 @@ def test_any_query_is_exact_however_far_the_index_is(tmp_path: Path, seed: int, 
 def stopped(place: Place, position: int) -> Place:
     """The same store without a broker; its index ends at a position."""
     place.index_up_to(position)
+    left(place)
+    assert place.view.indexed == position
+    return place
+
+
+def left(place: Place) -> None:
+    """Let there be no broker."""
     place.indexing.stop()
     for topic in TOPICS:
         place.storage.make_directory(f"consumequeue/{topic}")
     place.view = StoppedStore(place.storage, Shape(1, 1))
-    assert place.view.indexed == position
-    return place
 
 
 def test_a_stopped_store_is_searched_behind_its_index(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     place = Place(tmp_path, dice)
     stopped(place, dice.choice(place.records).physical_offset)
+    for _ in range(25):
+        request = any_request(dice, place)
+        assert place.found(request) == place.wanted(request), request
+
+
+@mends("S126")
+def test_a_stopped_store_whose_index_has_lost_its_beginning_is_searched(
+    tmp_path: Path, seed: int
+) -> None:
+    """Keys had gone with segments that a power cut has brought back."""
+    dice = random.Random(seed)
+    place = Place(tmp_path, dice)
+    place.index_up_to(place.end)
+    left(place)
+    known = read_note(place.storage)
+    assert known is not None
+    save_note(place.storage, known[0], replace(known[1], low=place.end // 2))
+    place.view = StoppedStore(place.storage, Shape(1, 1))
+    assert place.view.indexed == place.view.low
     for _ in range(25):
         request = any_request(dice, place)
         assert place.found(request) == place.wanted(request), request
