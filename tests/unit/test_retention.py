@@ -397,17 +397,30 @@ def test_a_sidecar_that_a_power_cut_has_brought_back_goes_at_the_next_start(
     assert not rig.storage.exists(f"gantry/segments/{name}")
 
 
-def test_where_queues_go_on_is_noted_before_their_last_records_go(machine: SimMachine) -> None:
-    """P5: the power fails once a segment is out of the log, and before anything else is noted."""
+@mends("S135")
+@pytest.mark.parametrize("full", [False, True])
+def test_where_queues_go_on_is_noted_before_their_last_records_go(
+    machine: SimMachine, full: bool
+) -> None:
+    """P5: the power fails once a segment is out of the log, and before anything else is noted.
+
+    A full disk has room for the note, once a sidecar has gone.
+    """
     whole = Rig(machine)
     whole.run(whole.open())
     noted = read_starts(whole.storage)
     assert noted is not None
     rig = Rig(machine, faults=FaultPlan((kill_at(2, Moment.AFTER, ("rename",)),)))
+    agent = rig.open()
+    if full:
+        rig.disk.capacity = rig.disk.used()
     with pytest.raises(KilledError):
-        rig.run(rig.open())
+        rig.run(agent)
     rig.disk.power_cut(random.Random(1))
-    assert read_starts(SimStorage(rig.disk)) == (UNFINISHED, noted[1])
+    before = read_starts(SimStorage(rig.disk))
+    assert before is not None
+    assert (before[0], before[1].keys()) == (UNFINISHED, noted[1].keys())
+    rig.disk.capacity = whole.disk.capacity
     rig.restart()
     rig.run(rig.open())
     assert read_starts(rig.storage) == noted
