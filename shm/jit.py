@@ -78,7 +78,7 @@ _declare_external: DeclareExternal | None = None
 
 _HASHED = (
     "jit.py", "compile.py", "entrypoint.py", "atomics.py", "machine.py", "clmul.py", "layout.py",
-    "limits.py", "codes.py", "opcodes.py", "structs.py", "properties.py",
+    "limits.py", "codes.py", "opcodes.py", "structs.py", "properties.py", "fromhandlers.py",
 )  # fmt: skip
 _CACHES_KEPT = 4
 _PRUNED_AFTER_S = 3600
