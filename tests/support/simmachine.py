@@ -58,7 +58,9 @@ FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it 
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
 NEVER_NS = 1 << 62
-_TALLIED = ("no_space_for_index", "no_space_for_producers", "segments_removed", "segments_held")
+#: What leaves the index behind the log's end at a clean stop: the next life goes on.
+_SHORT = ("no_space_for_index", "no_space_for_queues")
+_TALLIED = (*_SHORT, "no_space_for_producers", "segments_removed", "segments_held")
 #: Who moves `appended`, `durable` or `low`, and who makes a board.
 _PUBLISHERS = (Role.WRITER, Role.FLUSHER, Role.GROUPS)
 _PROGRESS = {
@@ -177,6 +179,7 @@ class SimMachine:
         self.stores: dict[str, SimStorage] = {}
         self.sessions: dict[int, tuple[Session, Client]] = {}
         self._own: list[Session] = []  # of agents, for one life
+        self._short = 0  # times that there was no room for the index, or for queues
         self._unsettled: dict[int, Session] = {}  # ended; their end is not in the ledger yet
         self.lost_ends: set[int] = set()  # sessions of which the broker died before it was
         self.lives = 0
@@ -324,7 +327,9 @@ class SimMachine:
         self.recovered(found.appended, self.ended_by)
         self.board, self.metadata, self._seen_low = board, metadata, found.low
         self._check_queues()
-        settled = found.appended if self.ended_by is End.STOP and self.lives > 1 else -1
+        short, self._short = self._short, sum(self.model.tally[event] for event in _SHORT)
+        is_whole = self.ended_by is End.STOP and self.lives > 1 and short == self._short
+        settled = found.appended if is_whole else -1
         if self.index_holds:
             check = check_kept_index if self.log_is_cut else check_index
             check(self._storage("oracle"), found.appended, settled, self.model.tally)
