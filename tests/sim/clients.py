@@ -355,11 +355,12 @@ def run(seed: int, wanted: Wanted, home: Path) -> Clients:
         _check_nobody_left(clients)
     board = clients.machine.board
     assert board is not None, "it is running"
+    low = board.word(layout.BOARD_LOW)
     end = board.word(layout.BOARD_APPENDED)  # what producers hand over as they close finds nobody
     groups = clients.kinds.groups
     _end(clients)
     for group in groups:
-        clients.books.check_all_processed(group, set(TOPICS), end)
+        clients.books.check_all_processed(group, set(TOPICS), low, end)
     storage = clients.machine.storage_for("oracle")
     doubts = InDoubt(storage, None).read()
     given_up = {doubt.position for doubt in doubts if doubt.state == GIVEN_UP}

@@ -211,11 +211,16 @@ class Books(Model):
             self._visible_to[group] = seen
         return self._visible_to[group]
 
-    def check_all_processed(self, group: str, topics: set[str], end: int) -> None:
-        """Each message below a log position has been processed by the group in the end (P10)."""
+    def check_all_processed(self, group: str, topics: set[str], low: int, end: int) -> None:
+        """Each message between log positions has been processed by the group in the end (P10).
+
+        `low` was the board's: what was to go is in the log again if its broker died before.
+        """
         for record in self.log:
             name = (record.topic, record.queue, record.offset)
-            if record.topic not in topics or name in self.let_go or record.position >= end:
+            if record.topic not in topics or name in self.let_go:
+                continue
+            if not low <= record.position < end:
                 continue
             if not self.is_wanted(group, record.body):
                 continue
