@@ -120,16 +120,14 @@ class Appender:
 
     def cycle(self, now_ns: int) -> int:
         """One turn of all hot lanes: drain, append, answer. Returns how many entries were taken."""
-        if self._board.half(layout.BOARD_DISK_FULL) != self._disk_full:
-            self._heed_the_disk()
+        self._look_at_the_disk()
         self.view[frames.CYCLE_BEGINS] = 1
         self._drain(now_ns, 0, self.lanes.count)
         return int(self.view[frames.TAKEN])
 
     def cycle_one_by_one(self, now_ns: int, hand: InHand) -> int:
         """The same, each lane by itself to the end, with its session in hand."""
-        if self._board.half(layout.BOARD_DISK_FULL) != self._disk_full:
-            self._heed_the_disk()
+        self._look_at_the_disk()
         view, taken, more = self.view, 0, 0
         woken = view[frames.WOKEN]
         for number, lane in enumerate(self.lanes.lanes):
@@ -141,10 +139,12 @@ class Appender:
         view[frames.TAKEN], view[frames.MORE] = taken, more
         return taken
 
-    def _heed_the_disk(self) -> None:
-        """Take up what retention says of the disk now."""
-        self._disk_full = self._board.half(layout.BOARD_DISK_FULL)
-        self._choose_refusal()
+    def _look_at_the_disk(self) -> None:
+        """Take up what retention says of the disk."""
+        disk_full = self._board.half(layout.BOARD_DISK_FULL)
+        if disk_full != self._disk_full:
+            self._disk_full = disk_full
+            self._choose_refusal()
 
     def drain_last(self, lane: Lane, now_ns: int) -> None:
         """What a session that ended has published is appended all the same; nobody is answered.

@@ -29,7 +29,7 @@ from gantrymq.brokerd.epoch import STORE_FILE, settle_sizes
 from gantrymq.brokerd.queuestarts import FILE as STARTS
 from gantrymq.brokerd.synctree import rename_durably
 from gantrymq.clients.home import no_broker, store_of
-from gantrymq.clients.running import board_name, board_of
+from gantrymq.clients.running import find_board
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config
@@ -121,10 +121,10 @@ def _copy(home: Path, run: _Run) -> tuple[int, int, int]:
     """Lowest position, durable position, segments."""
     source = store_of(home)
     if is_held(source):
-        name = board_name(home)
-        if not name:
+        board = find_board(home)
+        if board is None:
             raise no_broker(home, f"the broker at {home} has just ended: try again")
-        return run.from_running(board_of(home, name))
+        return run.from_running(board)
     with lock.acquire(source, 0, to_write=False):
         return run.from_stopped(home)
 

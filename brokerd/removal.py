@@ -80,7 +80,7 @@ class Removal:
         begun = firsts_of(self._board, firsts)
         if bases:
             yield self._grace_ns
-            self._note_before(bases, begun)
+            self._note_before(low, begun)
         for base in bases:
             self._take_out(base)
             yield 0
@@ -91,25 +91,25 @@ class Removal:
         yield from self._remove_extensions(firsts)
         yield from self._remove_queue_files(firsts)
 
-    def _note_before(self, bases: list[int], begun: dict[QueueKey, int]) -> None:
+    def _note_before(self, low: int, begun: dict[QueueKey, int]) -> None:
         """Where a queue goes on may stand in these segments alone, should the power fail.
 
         On a full disk their sidecars make room for it: they go anyway, and a start makes them again
-        if it finds the segments.
+        if it finds the segments. Without that the segments go all the same: it is what makes room.
         """
-        room = [f"{sidecar.DIRECTORY}/{base:020d}" for base in bases]
-        while True:
-            try:
-                save_starts(self._storage, UNFINISHED, begun)
-            except OSError as error:
-                if not is_disk_full(error):
-                    raise
-            else:
-                return
-            if not room:
-                return  # the segments go all the same: that is what makes room
-            if self._storage.exists(name := room.pop(0)):
-                self._storage.unlink(name)
+        room = self._sidecars_below(low)
+        while not self._has_noted(begun) and room:
+            self._storage.unlink(f"{sidecar.DIRECTORY}/{room.pop(0)}")
+
+    def _has_noted(self, begun: dict[QueueKey, int]) -> bool:
+        """Whether the disk had room for it."""
+        try:
+            save_starts(self._storage, UNFINISHED, begun)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            return False
+        return True
 
     def _segments_below(self, low: int) -> list[int]:
         names = (name for name in self._storage.list(DIRECTORY) if name.isdigit())

@@ -41,7 +41,7 @@ class Sends:
 
     def known_level(self, topic: str, durability: str | None) -> Level | None:
         """What a receipt waits for; None for a topic that is not known yet."""
-        level = self._level if durability is None else rules.level_of(durability)
+        level = self._wished_level(durability)
         if level is not None:
             return level
         self.link.follow_topics()

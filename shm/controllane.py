@@ -59,7 +59,7 @@ class ControlLane:
         self._kind = (EntryKind.REQUEST if end is End.CLIENT else EntryKind.NOTICE).value
         self._taken = np.zeros(max(plan.up_bytes, plan.down_bytes) // 2, np.uint8)
         self._taken_bytes = self._taken.data
-        self._place = (arena,), (self.words,), (1 - self._up,), (self._taken,)
+        self._taking = (arena,), (self.words,), (1 - self._up,), (self._taken,)
         self._got: list[int] = []  # size of what `_taken` has and nobody was given
         tail = layout.LANE_DOWN_TAIL if end is End.CLIENT else layout.LANE_UP_TAIL
         self.tail_at = at = plan.control + tail
@@ -99,7 +99,7 @@ class ControlLane:
                 return None
             view[frames.RING] = 0
             # Taken and noted in one step: a signal handler that raises comes before it, or after.
-            self._got[:] = map(message.take_message, *self._place)
+            self._got[:] = map(message.take_message, *self._taking)
         # One that takes more itself puts it where this is: no call before it is copied. It may take
         # this one as well, which is then told twice.
         got = self._got[0]

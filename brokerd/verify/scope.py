@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd.checkpoint import FILE as CHECKPOINT_FILE
 from gantrymq.brokerd.checkpoint import read_checkpoint
-from gantrymq.clients.home import owner_of, store_of
-from gantrymq.clients.running import board_name
+from gantrymq.clients.home import store_of
+from gantrymq.clients.running import find_board
 from gantrymq.shm import layout
-from gantrymq.shm.board import Board, attach_board
 from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted, StoreBusy
 from gantrymq.shm.jsonsum import sum_holds
 from gantrymq.shm.jsontext import parse_json
@@ -25,6 +24,7 @@ from gantrymq.workers.housekeeper.progress import PROGRESS_FILE
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.verify.report import Report
+    from gantrymq.shm.board import Board
 
 STORE_FILE: Final = "gantry/store.json"
 
@@ -136,13 +136,12 @@ class _Low:
 def _board_of(root: Path) -> Board | None:
     """Of the broker that has a store; None of one that is starting, or of another program."""
     home = root.resolve().parent
-    name = board_name(home)
+    if store_of(home).resolve() != root.resolve():
+        return None
     try:
-        if name and store_of(home).resolve() == root.resolve():
-            return attach_board(name, owner=owner_of(home))
+        return find_board(home)
     except (BrokerGone, Incompatible, NotPermitted):
-        pass
-    return None
+        return None
 
 
 def _dispatched(root: Path) -> int:

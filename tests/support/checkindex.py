@@ -9,6 +9,7 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from gantrymq.shm.storage import Storage, read_file
 from tests.support import cq_oracle, index_oracle
@@ -18,17 +19,25 @@ from tests.support.storedlog import require
 _MAGICS = cq_oracle.RECORD_MAGICS
 
 
+def _note_of(storage: Storage, end: int, settled: int) -> dict[str, Any] | None:
+    """`gantry/index.json`, as far as that goes; None without one."""
+    if not storage.exists("gantry/index.json"):
+        require(settled <= 0, "P14", "a clean stop left no note of the index")
+        return None
+    note: dict[str, Any] = json.loads(read_file(storage, "gantry/index.json"))
+    require(note["position"] <= end, "P14", f"the index goes to {note['position']} of {end}")
+    require(settled in (-1, note["position"]), "P14", f"indexed {note['position']} of {settled}")
+    return note
+
+
 def check_index(storage: Storage, end: int, settled: int, tally: Counter[str]) -> None:
     """What `gantry/index.json` calls sure is there. `settled` >= 0: all below it is indexed.
 
     `end` is the log's, as recovery left it.
     """
-    if not storage.exists("gantry/index.json"):
-        require(settled <= 0, "P14", "a clean stop left no note of the index")
+    note = _note_of(storage, end, settled)
+    if note is None:
         return
-    note = json.loads(read_file(storage, "gantry/index.json"))
-    require(note["position"] <= end, "P14", f"the index goes to {note['position']} of {end}")
-    require(settled in (-1, note["position"]), "P14", f"indexed {note['position']} of {settled}")
     slots, entries = note["slots"], note["entries"]
     records = list(_records(storage, note["position"]))
     wanted = index_oracle.index_files(records, slots, entries, tags=note["tags"])
@@ -64,12 +73,9 @@ def check_kept_index(storage: Storage, end: int, settled: int, tally: Counter[st
     wherever they are. A power cut may bring segments back of which keys have gone: a note says so,
     and is not gone on with.
     """
-    if not storage.exists("gantry/index.json"):
-        require(settled <= 0, "P14", "a clean stop left no note of the index")
+    note = _note_of(storage, end, settled)
+    if note is None:
         return
-    note = json.loads(read_file(storage, "gantry/index.json"))
-    require(note["position"] <= end, "P14", f"the index goes to {note['position']} of {end}")
-    require(settled in (-1, note["position"]), "P14", f"indexed {note['position']} of {settled}")
     low = int(storage.list("commitlog")[0])
     if note.get("low", 0) > low:
         require(settled < 0, "P14", f"indexed from {note.get('low')}, the log begins at {low}")
