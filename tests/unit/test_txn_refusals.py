@@ -21,7 +21,6 @@ from gantrymq.workers.groups.ledger import open_ledger
 from gantrymq.workers.groups.offsetfile import TRANSACTIONS_GROUP, Exports, read_offsets
 from gantrymq.workers.transactions import progress as transactionprogress
 from gantrymq.workers.transactions.agent import TxnChecker
-from gantrymq.workers.transactions.note import read_note
 from tests.support.simclock import SimClock
 from tests.support.transacting import (
     CHECKER,
@@ -273,28 +272,3 @@ def test_the_progress_of_another_broker_is_written_from_the_board(life: TxnLife)
     offsets = read_offsets(life.storage)
     assert offsets[HALF_TOPIC, TRANSACTIONS_GROUP] == {0: 4}
     assert offsets[OP_TOPIC, TRANSACTIONS_GROUP] == {0: 4}
-
-
-def test_a_note_lists_no_half_that_waits_for_the_disk(life: TxnLife) -> None:
-    """Once it is written the decision is on the disk: a start must not decide it again (P7)."""
-    life.metadata.create("sure", 2, "durable")
-    peer, half, left = Peer(life), life.half(TX, REAL_TOPIC="sure"), life.half(OTHER)
-    life.run_for(2000)
-    flusher = life.agents.pop(Role.FLUSHER)
-    peer.end([half], commit=True)
-    life.run_for(10)
-    agent = cast("TxnChecker", life.agents[CHECKER])
-    assert [one.halves for one in agent._decisions.undurable] == [
-        [(half.position, half.queue_offset)]
-    ]
-    agent._note._take_picture(*agent._parts)
-    life.agents[Role.FLUSHER] = flusher
-    life.run_for(500)
-    note = read_note(life.storage)
-    assert note is not None
-    assert [row[0] for row in note.open] == [left.queue_offset]
-    life.kill(CHECKER)
-    assert peer.ended([half], commit=True) == (COMMITTED, "")
-    assert peer.ended([half], commit=False) == (COMMITTED, wire.DECIDED)
-    life.run_for(1000)
-    assert life.committed()[half.position] == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,6 +19,7 @@ from gantrymq.shm.configfile import write_config
 from gantrymq.shm.properties import HALF_TOPIC
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.transactionwire import COMMIT, COMMITTED, DECIDED, GIVEN_UP, ROLLBACK, ROLLED_BACK
+from gantrymq.workers.transactions.agent import TxnChecker
 from tests.support.transacting import CHECKER, Peer, TxnLife, refuse_next, txn_life
 from tests.support.trials import mends
 
@@ -127,6 +129,52 @@ def test_what_was_given_up(life: TxnLife) -> None:
     life.agents[Role.FLUSHER] = flusher
     request = ask(peer, half, commit=True)
     assert told_from_the_disk(life, peer, request) == (GIVEN_UP, DECIDED)
+
+
+def decide_without_the_disk(life: TxnLife, peer: Peer, half: wire.Check, how: str) -> None:
+    """The log has the half's op record; the decision waits for the disk, or for a copy's place."""
+    checker, flusher = cast("TxnChecker", life.agents[CHECKER]), life.agents.pop(Role.FLUSHER)
+    if how == GIVEN_UP:
+        life.clock.step_wall(100 * HOUR_MS)
+    else:
+        peer.put(ask(peer, half, commit=how != ROLLED_BACK))
+    if how == "refused":
+        checker.do_work(life.clock.monotonic_ns())
+        refuse_next(life)
+    for _ in range(100):
+        life.clock.advance(100_000_000)
+        life.turn()
+        if not life.ops():
+            flusher.do_work(life.clock.monotonic_ns())  # parked comes before named
+        elif checker._decisions.unsettled:
+            break
+    assert life.ops(), "nothing waits"
+    life.agents[Role.FLUSHER] = flusher
+
+
+@mends("S136")
+@pytest.mark.parametrize("how", [COMMITTED, ROLLED_BACK, GIVEN_UP, "refused"])
+def test_a_note_amid_a_decision_passes_no_op_record_of_what_it_lists(
+    life: TxnLife, how: str
+) -> None:
+    """Who starts with it must not decide the half again: an op record names it once (P7)."""
+    peer, half = Peer(life), life.half(TX, REAL_TOPIC="sure")
+    life.run_for(2000)
+    decide_without_the_disk(life, peer, half, how)
+    note = cast("TxnChecker", life.agents[CHECKER])._note
+    note._take_picture(*cast("TxnChecker", life.agents[CHECKER])._parts)
+    while note._picture is not None:
+        note._write_if_sure()
+        life.clock.advance(100_000_000)
+        life.agents[Role.FLUSHER].do_work(life.clock.monotonic_ns())
+    life.kill(CHECKER)
+    life.run_for(2000)
+    again, outcome = Peer(life), COMMITTED if how == "refused" else how
+    error = DECIDED if how == GIVEN_UP else ""
+    assert again.ended([half], commit=how != ROLLED_BACK) == (outcome, error)
+    assert "".join(life.ops()) == f"{half.queue_offset},"
+    assert life.committed()[half.position] == (outcome == COMMITTED)
+    assert len(life.parked()) == (how == GIVEN_UP)
 
 
 #: Two ids of transactions with one 63-bit hash (shm/kernels/halfrows.py).

@@ -113,6 +113,12 @@ class Decisions(EndStaging):
         return any(one.given_up >= 0 for one in (*flying, *self.undurable, *self._again))
 
     @property
+    def unsettled(self) -> list[int]:
+        """Queue offsets of halves that are open still, though the log may have their op record."""
+        waiting = (*self.undurable, *self._begun)
+        return [offset for one in waiting for _position, offset in one.halves]
+
+    @property
     def are_told(self) -> bool:
         """Whether nobody waits for an answer of ours: the writer tells who is on the way."""
         if self.undurable or self._again or self._part_at >= 0:

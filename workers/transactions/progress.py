@@ -62,19 +62,18 @@ class TransactionProgress:
         first = halves.first_open()
         listed = len(table) <= LISTED_MAX
         start = halves.next if listed else first
-        # What waits for the disk is decided once this is written: that waits for the disk as well.
-        ended = {at for one in decisions.undurable if one.is_told for _position, at in one.halves}
+        # Behind a half that is listed its op record is read again, if there is one already.
+        known = min([start, *decisions.unsettled])
         parked = list(given_up.unsettled.items())
         names = len(parked) <= LISTED_MAX
         note = Note(
             scanned=sure_to,
             halves_next=start,
-            ops_next=halves.first_op(start),
+            ops_next=halves.first_op(known),
             notes_next=halves.written(NOTES_TOPIC) if listed and names else 0,
             open=[
                 [int(row[name]) for name in ("offset", "position", "size", "checks")]
                 for row in (table.live() if listed else ())
-                if int(row["offset"]) not in ended
             ],
             given_next=given_up.next if names else min(place[0] for _half, place in parked),
             given_up=[[*place, half] for half, place in parked] if names else [],
