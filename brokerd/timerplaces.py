@@ -90,8 +90,8 @@ class TimerPlaces:
             known.bytes, known.places = 0, {}
         if size - known.bytes < ENTRY.itemsize:
             return
-        for entries in entries_at(self._storage, name, known.bytes):
-            known.bytes += entries.nbytes
+        for entries, end in entries_at(self._storage, name, known.bytes):
+            known.bytes = end
             self._count(entries[entries["ms"] > later_ms], known.places)
 
     def _count(self, entries: Entries, places: Places) -> None:

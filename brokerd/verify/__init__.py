@@ -20,6 +20,7 @@ from gantrymq.brokerd.verify.queues import QueueCheck
 from gantrymq.brokerd.verify.report import Finding, Report
 from gantrymq.brokerd.verify.scope import STORE_FILE, Scope, find_scope, with_ranges
 from gantrymq.brokerd.verify.sidecars import SidecarCheck
+from gantrymq.brokerd.verify.timers import TimerCheck
 from gantrymq.shm import jit
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.storeplace import require_store
@@ -89,6 +90,7 @@ def verify(
         _is_all_ours(scope, report),
     )
     FileCheck(storage, scope, report, found).run()
+    TimerCheck(storage, report).run()
     report.drop_below(scope.low())
     return report
 

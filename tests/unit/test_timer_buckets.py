@@ -31,9 +31,11 @@ def entries(*positions: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     return found
 
 
-def take_over(storage: SimStorage, position: int) -> TimerBuckets:
+def take_over(
+    storage: SimStorage, position: int, noted: dict[str, int] | None = None
+) -> TimerBuckets:
     buckets = TimerBuckets(storage)
-    assert buckets.begin(MADE, position)
+    assert buckets.begin(MADE, position, noted or {})
     return buckets
 
 
@@ -166,7 +168,7 @@ def test_a_torn_entry_is_none(lost: tuple[int, int]) -> None:
     successor = take_over(storage, 100)
     successor.follow(MS)
     (bucket,) = bucket_names(storage.list(DIRECTORY))
-    seen = [found["position"].tolist() for found in entries_at(storage, bucket, 0)]
+    seen = [found["position"].tolist() for found, _end in entries_at(storage, bucket, 0)]
     assert seen in ([[100]], [[100, 200]])
     opened = successor.open_next()
     assert opened is not None
@@ -200,3 +202,75 @@ def test_a_successor_counts_timers_and_neither_recalls_nor_what_was_filed_twice(
     assert third.waiting == 0
     assert not third.unopened()
     third.close()
+
+
+def noted_file(storage: SimStorage) -> tuple[str, dict[str, int]]:
+    """A bucket of four timers, three of which a note counts; its path, and what the note says."""
+    first = TimerBuckets(storage)
+    first.belong_to(MADE)
+    first.append(entries(100, 200, 300))
+    noted = first.sizes(0)
+    first.append(entries(400))
+    first.close()
+    (name,) = noted
+    return f"{DIRECTORY}/{name}", noted
+
+
+@mends("S137")
+def test_any_bit_of_what_a_note_counts_is_missed() -> None:
+    """Then all is made anew, and the file is named; behind the note nothing is damage."""
+    for bit in range(4 * 8 * ENTRY.itemsize):
+        storage = SimStorage(Disk())
+        path, noted = noted_file(storage)
+        file, byte = storage.open(path, write=True), bytearray(1)
+        file.read_into(memoryview(byte), bit // 8)
+        byte[0] ^= 1 << bit % 8
+        file.write_at(bytes(byte), bit // 8)
+        buckets = TimerBuckets(storage)
+        is_counted = bit < 3 * 8 * ENTRY.itemsize
+        assert buckets.begin(MADE, 300, noted) is not is_counted, bit
+        assert buckets.take_damage() == ([path] if is_counted else [])
+        assert storage.exists(path) is not is_counted
+        buckets.close()
+
+
+@mends("S137")
+@pytest.mark.parametrize("size", [None, 0, ENTRY.itemsize, 3 * ENTRY.itemsize - 1])
+def test_a_file_that_lacks_something_is_made_anew(size: int | None) -> None:
+    storage = SimStorage(Disk())
+    path, noted = noted_file(storage)
+    if size is None:
+        storage.unlink(path)
+    else:
+        storage.open(path, write=True).truncate(size)
+    buckets = TimerBuckets(storage)
+    assert not buckets.begin(MADE, 300, noted)
+    assert (buckets.take_damage(), buckets.take_damage()) == ([path], [])
+    assert not storage.list(DIRECTORY)
+
+
+@mends("S137")
+def test_what_a_successor_takes_out_is_whole_for_the_next() -> None:
+    """A note may count what was filed behind its units; it is overwritten, and no damage."""
+    storage = SimStorage(Disk())
+    path, noted = noted_file(storage)
+    noted = dict.fromkeys(noted, 4 * ENTRY.itemsize)
+    for _life in range(2):
+        buckets = take_over(storage, 200, noted)
+        assert (buckets.waiting, buckets.take_damage()) == (2, [])
+        buckets.close()
+    assert storage.exists(path)
+
+
+@mends("S137")
+def test_a_file_of_recalls_alone_is_whole() -> None:
+    """An adopted store may have them without their timers: they count as less than nothing."""
+    storage = SimStorage(Disk())
+    first = TimerBuckets(storage)
+    first.belong_to(MADE)
+    recalls = entries(300, 400)
+    recalls["size"] |= DELETE_BIT
+    first.append(recalls)
+    noted = first.sizes(0)
+    first.close()
+    assert take_over(storage, 400, noted).waiting == -2

@@ -91,7 +91,7 @@ class Timers:
         before = self.buckets
         before.close()
         self.buckets = TimerBuckets(self.storage)
-        assert self.buckets.begin(MADE, len(self.due))
+        assert self.buckets.begin(MADE, len(self.due), {})
         found = set(self.buckets.unopened())
         assert found >= set(before.unopened())
         for name in found:  # what its note does not count comes again

@@ -124,6 +124,7 @@ class Scheduler(OutletAgent):
         self._pending.show(now_ns)
         if has_room:
             done += self._timers.read() + self._move.work() + self._note.keep(now_ns)
+            self._tell_damage()
         return done
 
     def _stop_early(self) -> int:
@@ -181,6 +182,7 @@ class Scheduler(OutletAgent):
         if self._first_scanned < 0:
             found = self._note.found
             self._first_scanned = found.scanned if self._timers.take_over(found) else 0
+            self._tell_damage()
         if not self._outlet.reconcile():
             return False
         appended = self._board.word(layout.BOARD_APPENDED)
@@ -190,6 +192,10 @@ class Scheduler(OutletAgent):
             start = self._first_scanned
         self._scan = OriginScan(self._storage, self._board, self._views, start, appended)
         return True
+
+    def _tell_damage(self) -> None:
+        for path in self._timers.take_damage():
+            self._table.note("warning", "timers_damaged", path=path)
 
     def _read_origins(self) -> None:
         scan = self._scan

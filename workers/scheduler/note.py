@@ -46,6 +46,7 @@ class Note:
     wall_ms: int = 0  # largest wall clock seen
 
     made: str = ""  # which buckets hold the timers that wait
+    buckets: dict[str, int] = field(default_factory=dict)  # and how many bytes each of them had
     timers_ms: int = 0  # all points in time up to here, of units below `timers_next`, are done
     delays_ms: int = 0  # likewise delays, by the even wall
     timers_next: int = 0
@@ -91,6 +92,7 @@ def read_note(storage: Storage) -> Note | None:
             int(content["base_ns"]),
             int(content["wall_ms"]),
             str(content["made"]),
+            _sizes(content.get("buckets", {})),
             int(content["timers_ms"]),
             int(content["delays_ms"]),
             int(content["timers_next"]),
@@ -107,6 +109,13 @@ def read_note(storage: Storage) -> Note | None:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _sizes(content: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes of files. Raises ValueError."""
+    if not all(map(is_offset, content.values())):
+        raise ValueError("buckets")
+    return dict(content)
 
 
 def _rows_of_times(content: Mapping[str, Any], name: str) -> list[list[int]]:

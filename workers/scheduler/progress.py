@@ -258,6 +258,7 @@ class ProgressNote:
         mark("scheduler.before_note")
         if note.made:
             self._timers.belong_to(note.made)
+            note = replace(note, buckets=self._timers.buckets.sizes(note.counted_ms))
         write_note(self._storage, note)
         self._written = note
         self._timers.counted(note.made, note.counted_ms)

@@ -6,8 +6,8 @@ split into smaller ones before its time comes, a minute of more than `SPLIT_ENTR
 seconds, `<minute>.<second>`, before it is read.
 
 A time belongs to the bucket of the millisecond before it, so that a recall, which is a little
-earlier than what it names, but in the same slot of RocketMQ's, is in the same bucket. Derived:
-without these files the log is read again.
+earlier than what it names, but in the same slot of RocketMQ's, is in the same bucket. Derived: if
+one of these files is missing, or damaged in what the note says of it, the log is read again.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from gantrymq.shm.layout import RECORD_BYTES_MIN
 from gantrymq.workers.scheduler.timerpool import (
     DELETE_BIT,
     ENTRY,
     KILLERS,
     NEVER,
-    SIZE_MASK,
     each_once,
     in_order,
 )
+from gantrymq.workers.scheduler.timerseals import are_of_records, of_nothing, sealed, unsealed
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -62,7 +61,8 @@ class TimerBuckets:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._open: OrderedDict[str, tuple[File, int]] = OrderedDict()
+        self._open: OrderedDict[str, File] = OrderedDict()
+        self._sizes: dict[str, int] = {}  # bytes of whole entries
         self._dirty: set[str] = set()
         self._names_dirty = False
         self._known: set[str] = set()  # buckets not yet opened
@@ -79,57 +79,69 @@ class TimerBuckets:
         self._passed: dict[str, int] = {}  # those that were opened: the last ms of each
         self._counts: dict[str, int] = {}  # timers of those that were not
         self.waiting = 0  # all of these
+        self._damaged: set[str] = set()
+        self._untold: list[str] = []  # of these
 
-    def begin(self, made: str, position: int) -> bool:
-        """Take over what is there; False, and all is removed, if it does not belong to `made`.
+    def begin(self, made: str, position: int, noted: Mapping[str, int]) -> bool:
+        """Take over what is there; False, and all is removed, if it is not what a note speaks of.
 
-        Entries of records behind `position` do not count: their units are read again, and may be
-        due at another time. They are overwritten with zeroes, or they would count again once a note
-        has passed them. It asks for no room: a minute that is half split is split on when it is
-        opened or looked into. Raises OSError: then it was not taken over, and may be again.
+        `noted`: bytes that files had then, all of them whole; it belongs to `made`. Entries of
+        records behind `position` do not count: their units are read again, and may be due at
+        another time. They are overwritten, or they would count again once a note has passed them.
+        It asks for no room: a minute that is half split is split on when it is opened or looked
+        into. Raises OSError: then it was not taken over, and may be again.
         """
         found = self._storage.list(DIRECTORY)
-        if not made or owner_name(made) not in found:
+        names, self._last_position = bucket_names(found), position
+        is_owned = bool(made) and owner_name(made) in found
+        if not is_owned or not self._take_over_all(names, noted):
             for name in found:
-                self._storage.unlink(f"{DIRECTORY}/{name}")
+                self._remove(name)
             return False
-        names = [name for name in found if not name.startswith(owner_name(""))]
-        self._last_position = position
         self._names_dirty = bool(names)  # whoever made them may have died before making them so
-        for name in names:
-            self._count(name, self._take_over(name))
+        return True
+
+    def _take_over_all(self, names: list[str], noted: Mapping[str, int]) -> bool:
+        """Whether each file has what a note speaks of; which have not is told."""
+        counts = {name: self._take_over(name, noted.get(name, 0)) for name in names}
+        for name in sorted(noted.keys() | counts.keys()):
+            if counts.get(name) is None:
+                self._tell_of(name)
+        if self._damaged:
+            return False
+        for name, count in counts.items():
+            self._count(name, count or 0)
             self._know(name)
         return True
 
-    def _take_over(self, name: str) -> int:
+    def _take_over(self, name: str, noted: int) -> int | None:
         """How many timers there are in a file; those twice that are in smaller ones already.
 
         Of one that cannot be read, as many as have room there: its bucket says so when it is
-        opened.
+        opened. None: something of the first `noted` bytes is damaged.
         """
         size, timers = self._storage.size_of(f"{DIRECTORY}/{name}"), 0
         for at in range(0, size, SPLIT_ENTRIES * ENTRY.itemsize):
             end = min(size, at + SPLIT_ENTRIES * ENTRY.itemsize)
             try:
-                entries = self._read_all(name, at, end)
+                entries, whole = unsealed(self._stored(name, at, end))
             except OSError:
                 self._unread[name] = size
                 return size // ENTRY.itemsize
-            self._overwrite(name, at, entries)
+            if not whole[: max(0, noted - at) // ENTRY.itemsize].all():
+                return None
+            kept = whole & (entries["position"] <= self._last_position)
+            self._overwrite(name, at, ~kept)
             # Lives before may have filed some of them twice.
-            timers += _timers_in(each_once(entries[are_whole(entries, name)]))
-        return timers
+            timers += _timers_in(each_once(entries[kept & are_of_records(entries)]))
+        return timers if size >= noted else None
 
-    def _overwrite(self, name: str, at: int, entries: Entries) -> None:
-        """Take out what a life has filed behind its last note, here and in the file."""
-        stale = np.flatnonzero(entries["position"] > self._last_position)
-        if not len(stale):
-            return
-        first, end = int(stale[0]), int(stale[-1]) + 1
-        entries[stale] = 0
-        place = at + first * ENTRY.itemsize
-        self._file(name)[0].write_at(entries[first:end].view(np.uint8).data, place)
-        self._dirty.add(name)
+    def _overwrite(self, name: str, at: int, stale: NDArray[np.bool_]) -> None:
+        """Take out what a life has filed behind its last note, and what was torn then."""
+        file = self._file(name)[0]
+        for first, end in _stretches(stale):
+            file.write_at(of_nothing(end - first).view(np.uint8).data, at + first * ENTRY.itemsize)
+            self._dirty.add(name)
 
     def belong_to(self, made: str) -> None:
         """From now on the files are those that this note speaks of. Raises OSError."""
@@ -201,28 +213,33 @@ class TimerBuckets:
 
     def _write(self, name: str, entries: Entries) -> None:
         file, size = self._file(name)
-        file.write_at(np.ascontiguousarray(entries).view(np.uint8).data, size)
-        self._open[name] = (file, size + entries.nbytes)
+        file.write_at(sealed(entries).view(np.uint8).data, size)
+        self._sizes[name] = size + entries.nbytes
         self._dirty.add(name)
         self._know(name)
         if name not in self._passed:
             self._count(name, _timers_in(entries))
 
     def _file(self, name: str) -> tuple[File, int]:
-        if name in self._open:
-            self._open.move_to_end(name)
-            return self._open[name]
-        path = f"{DIRECTORY}/{name}"
-        try:
-            file = self._storage.open(path, write=True)
-            size = file.size() // ENTRY.itemsize * ENTRY.itemsize  # a torn entry is written over
-        except FileNotFoundError:
-            file, size = self._storage.create(path), 0
-            self._names_dirty = True
-        self._open[name] = (file, size)
-        if len(self._open) > OPEN_MAX:
-            self._open.popitem(last=False)[1][0].close()
-        return file, size
+        """The file, and where its entries end: a torn one is written over."""
+        if name not in self._open:
+            path = f"{DIRECTORY}/{name}"
+            try:
+                file = self._storage.open(path, write=True)
+            except FileNotFoundError:
+                file = self._storage.create(path)
+                self._names_dirty = True
+            self._sizes.setdefault(name, file.size() // ENTRY.itemsize * ENTRY.itemsize)
+            self._open[name] = file
+            if len(self._open) > OPEN_MAX:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(name)
+        return self._open[name], self._sizes[name]
+
+    def sizes(self, done_ms: int) -> dict[str, int]:
+        """Bytes of the files that a note needs by which all is done up to a time."""
+        needed = [name for name, end in self._passed.items() if end > done_ms]
+        return {name: self._sizes.get(name, 0) for name in sorted([*self._known, *needed])}
 
     def sync_some(self, most: int) -> bool:
         """Make some of what was written durable; True if all of it is. Raises OSError."""
@@ -363,20 +380,39 @@ class TimerBuckets:
                 left = most
         return np.zeros(0, ENTRY)
 
-    def _read_all(self, name: str, at: int, end: int) -> Entries:
-        entries = np.zeros((end - at) // ENTRY.itemsize, ENTRY)
-        if len(entries):
-            count = self._file(name)[0].read_into(entries.view(np.uint8).data, at)
-            entries = entries[: count // ENTRY.itemsize]
-        return entries
+    def _stored(self, name: str, at: int, end: int) -> Entries:
+        stored = np.zeros((end - at) // ENTRY.itemsize, ENTRY)
+        if len(stored):
+            count = self._file(name)[0].read_into(stored.view(np.uint8).data, at)
+            stored = stored[: count // ENTRY.itemsize]
+        return stored
 
     def _read(self, name: str, at: int, end: int) -> Entries:
-        entries = self._read_all(name, at, end)
-        counts = are_whole(entries, name)
+        """What is whole; what is not, in a file that was whole at the start, is told of."""
+        entries, whole = unsealed(self._stored(name, at, end))
+        counts = whole & are_of_records(entries)
         if name in self._unread:  # nothing was taken out of it
             old = max(0, (self._unread[name] - at) // ENTRY.itemsize)
             counts[:old] &= entries["position"][:old] <= self._last_position
+        elif not whole.all():
+            self._tell_of(name)
         return entries[counts]
+
+    def _tell_of(self, name: str) -> None:
+        if name not in self._damaged:
+            self._damaged.add(name)
+            self._untold.append(f"{DIRECTORY}/{name}")
+
+    def take_damage(self) -> list[str]:
+        """Files that are damaged, or missing, each once."""
+        untold, self._untold = self._untold, []
+        return untold
+
+    def disown(self, made: str) -> None:
+        """Have the next start read the log again. Raises OSError."""
+        path = f"{DIRECTORY}/{owner_name(made)}"
+        if self._storage.exists(path):
+            self._storage.unlink(path)
 
     def _split_some(self, name: str) -> None:
         """Some more of the same entries into smaller files. This one goes when these are durable.
@@ -429,7 +465,8 @@ class TimerBuckets:
 
     def _remove(self, name: str) -> None:
         if name in self._open:
-            self._open.pop(name)[0].close()
+            self._open.pop(name).close()
+        self._sizes.pop(name, None)
         self._dirty.discard(name)
         self._unread.pop(name, None)
         path = f"{DIRECTORY}/{name}"
@@ -438,7 +475,7 @@ class TimerBuckets:
 
     def close(self) -> None:
         """Give the files back."""
-        for file, _size in self._open.values():
+        for file in self._open.values():
             file.close()
         self._open.clear()
 
@@ -448,39 +485,56 @@ def bucket_names(found: list[str]) -> list[str]:
     return [name for name in found if name[0].isdigit()]
 
 
-def entries_at(storage: Storage, name: str, at: int) -> Iterator[Entries]:
-    """Entries of a bucket from a byte on, some at a time, for those who only look.
+def entries_at(storage: Storage, name: str, at: int) -> Iterator[tuple[Entries, int]]:
+    """Whole entries of a bucket from a byte on, some at a time, for those who only look.
 
-    Raises FileNotFoundError, OSError.
+    With each lot the byte behind it. Raises FileNotFoundError, OSError.
     """
     file = storage.open(f"{DIRECTORY}/{name}")
     try:
         while True:
-            entries = np.zeros(CHUNK, ENTRY)
-            count = file.read_into(entries.view(np.uint8).data, at) // ENTRY.itemsize
+            stored = np.zeros(CHUNK, ENTRY)
+            count = file.read_into(stored.view(np.uint8).data, at) // ENTRY.itemsize
             if not count:
                 return
-            found = entries[:count]
-            yield found[are_whole(found, name)]
+            entries, whole = unsealed(stored[:count])
             at += count * ENTRY.itemsize
+            yield entries[whole & are_of_records(entries)], at
     finally:
         file.close()
 
 
-def are_whole(entries: Entries, name: str) -> NDArray[np.bool_]:
-    """Which entries of a bucket are not torn: a power cut leaves zeroes where a sector is missing.
+def damage_in(storage: Storage, name: str, noted: int) -> int:
+    """Where the first `noted` bytes of a bucket are damaged, or end too early; -1: nowhere.
 
-    One belongs into its bucket by its time, and is of a record. What a note counts is whole; units
-    behind that are read again.
+    Raises FileNotFoundError, OSError.
     """
-    first, last = span_of(name)
-    inside: NDArray[np.bool_] = (entries["ms"] > first) & (entries["ms"] <= last)
-    return inside & (entries["size"] & SIZE_MASK >= RECORD_BYTES_MIN)
+    file, at = storage.open(f"{DIRECTORY}/{name}"), 0
+    try:
+        while at < noted:
+            stored = np.zeros(min(CHUNK, (noted - at) // ENTRY.itemsize), ENTRY)
+            count = file.read_into(stored.view(np.uint8).data, at) // ENTRY.itemsize
+            whole = unsealed(stored[:count])[1]
+            if not whole.all() or not count:
+                return at + int(np.argmin(whole)) * ENTRY.itemsize if count else at
+            at += count * ENTRY.itemsize
+    finally:
+        file.close()
+    return -1
+
+
+def _stretches(wanted: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Where values that are true begin and end, one behind the other."""
+    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
 def owner_name(made: str) -> str:
-    """Name of the empty file that says which note the files belong to."""
-    return f"of-{made}"
+    """Name of the empty file that says which note the files belong to.
+
+    Versions whose entries had no seals called it otherwise, and make such files anew.
+    """
+    return f"sealed-{made}"
 
 
 def are_together(one_ms: int, two_ms: int) -> bool:

@@ -103,12 +103,12 @@ class Timers:
         self._listed = (-1, -1)  # which move it was, and the buckets' `changes`, at that list
 
     def take_over(self, found: Note) -> bool:
-        """Go on from a note; False if its buckets are gone: then all units are read again."""
-        if not self.buckets.begin(found.made, found.timers_position):
+        """Go on from a note; False if its buckets are not whole: then all units are read again."""
+        if not self.buckets.begin(found.made, found.timers_position, found.buckets):
             return not found.made
         self.made, self.next = found.made, found.timers_next
         self.moved.floor = found.timers_floor
-        self._counted.take_over(found, self._board.boot_id.hex())
+        self._counted.take_over(found)
         self.last_position = found.timers_position
         return True
 
@@ -194,9 +194,6 @@ class Timers:
         """What of a bucket's entries is not done with, as far as it can be told of each alone."""
         entries = entries[~self.moved.among(entries)]
         entries = entries[self._counted.leaves(entries) & ~self._are_done(entries["position"])]
-        if self._counted.is_another_boot:
-            is_old = self._counted.are_old(entries)
-            entries = np.concatenate((self._units.confirmed(entries[is_old]), entries[~is_old]))
         return self._holds.sift(entries)
 
     def _read_units(self) -> int:
@@ -524,6 +521,16 @@ class Timers:
         """The next note will name the buckets so."""
         if made != self.made:
             self.buckets.belong_to(made)
+
+    def take_damage(self) -> list[str]:
+        """Bucket files that are damaged or missing, each once: the next start reads the log again.
+
+        Raises OSError.
+        """
+        damaged = self.buckets.take_damage()
+        if damaged and self.made:
+            self.buckets.disown(self.made)
+        return damaged
 
     def close(self) -> None:
         """Give files back."""

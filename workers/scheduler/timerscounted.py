@@ -22,17 +22,11 @@ class Counted:
         """Nothing has been counted."""
         self._until_ms = (0, 0)  # points in time, and delays, of records up to
         self._position = -1
-        self.is_another_boot = False  # so that a power cut may have torn what is old
 
-    def take_over(self, found: Note, boot_id: str) -> None:
-        """Go by a note; `boot_id` of the machine now."""
+    def take_over(self, found: Note) -> None:
+        """Go by a note."""
         self._until_ms = (found.timers_ms, found.delays_ms)
         self._position = found.timers_position
-        self.is_another_boot = found.boot_id != boot_id
-
-    def are_old(self, entries: Entries) -> NDArray[np.bool_]:
-        """Which entries the note has met."""
-        return np.asarray(entries["position"] <= self._position)
 
     def leaves(self, entries: Entries) -> NDArray[np.bool_]:
         """Which entries are not counted as done; recalls count for what they name."""
@@ -40,4 +34,6 @@ class Counted:
         after = entries["size"] & AFTER_BIT != 0
         counted = np.where(after, self._until_ms[1], self._until_ms[0])
         # Time may begin anew with a boot: what the note has not met it does not count.
-        return np.asarray((entries["ms"] > counted) | ~self.are_old(entries) | is_killer)
+        return np.asarray(
+            (entries["ms"] > counted) | (entries["position"] > self._position) | is_killer
+        )

@@ -13,7 +13,7 @@ from gantrymq.shm import layout
 from gantrymq.shm.codes import Stop
 from gantrymq.shm.kernels import timer
 from gantrymq.shm.kernels.timer import TIMER_WORDS, read_timers
-from gantrymq.workers.scheduler.timerpool import ENTRY, KIND_SHIFT, SIZE_MASK
+from gantrymq.workers.scheduler.timerpool import ENTRY, KIND_SHIFT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,18 +104,3 @@ class TimerUnits:
         entries["size"] = rows[:, timer.SIZE] | rows[:, timer.KIND] << KIND_SHIFT
         entries["hash"] = rows[:, timer.KEY_HASH]
         return entries
-
-    def confirmed(self, entries: Entries) -> Entries:
-        """What a power cut may have torn: only what its record confirms.
-
-        The time stays, by which the note has counted it or not.
-        """
-        kept = []
-        for first in range(0, len(entries), UNITS_MAX):
-            part = entries[first : first + UNITS_MAX]
-            sizes = (part["size"] & SIZE_MASK).astype(np.int64)
-            rows = self.rows(part["position"].astype(np.int64), sizes)
-            true = rows[:, timer.KIND] == part["size"] >> KIND_SHIFT
-            true &= rows[:, timer.KEY_HASH] == part["hash"]
-            kept.append(part[true])
-        return np.concatenate(kept) if kept else entries
