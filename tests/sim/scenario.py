@@ -395,6 +395,19 @@ def wait(world: World) -> None:
     simulation.run_until(world.settled, STEPS_MAX, SELDOM)
 
 
+def _has_finished(machine: SimMachine, name: str, told: list[AgentActor]) -> bool:
+    """Whether a process is done; it is told to stop, and so is who comes if it dies amid that."""
+    actor = machine.simulation.actors.get(name)
+    if actor is None:
+        return False
+    assert isinstance(actor, AgentActor), name
+    if actor not in told:
+        told.append(actor)
+        machine.tell_to_stop(name)
+        actor.idle_cycles = 0
+    return _has_come_to_rest(actor)
+
+
 def _has_come_to_rest(actor: AgentActor) -> bool:
     if isinstance(actor.agent, Host):
         return actor.agent.finished
@@ -431,14 +444,10 @@ def finish(world: World) -> None:
     """As the supervisor does it: each agent in turn finishes what was accepted."""
     machine, simulation = world.machine, world.simulation
     for name in machine.processes():
-        simulation.run_until(partial(simulation.actors.__contains__, name), STEPS_MAX)
-        actor = simulation.actors[name]
-        assert isinstance(actor, AgentActor), name
-        machine.tell_to_stop(name)
-        actor.idle_cycles = 0
-        simulation.run_until(partial(_has_come_to_rest, actor), STEPS_MAX // 2)
+        told: list[AgentActor] = []
+        simulation.run_until(partial(_has_finished, machine, name, told), STEPS_MAX)
         simulation.remove(name)
-        actor.agent.close()
+        told[-1].agent.close()
     assert machine.board is not None, "it was running"
     end = machine.board.word(layout.BOARD_DURABLE)
     complete_of_board(machine.stores["supervisor"], machine.board)
