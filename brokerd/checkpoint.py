@@ -39,7 +39,7 @@ class CheckpointFile:
         self._epoch = epoch
         if storage.exists(FILE) and storage.size_of(FILE) >= _IN_TURN * _STEP:
             self._file: File = storage.open(FILE, write=True)
-            if self._file.size() < FILE_BYTES:
+            if self._file.size() != FILE_BYTES:
                 self._file.truncate(FILE_BYTES)
             return
         if storage.exists(FILE):

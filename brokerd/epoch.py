@@ -8,7 +8,7 @@ import os
 import secrets
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -126,13 +126,21 @@ def settings_of_store(storage: Storage, configuration: Configuration) -> Setting
     """
     stored = _stored(storage)
     configuration = _settled(storage, stored, configuration)
-    if LEVELS in stored:
-        configuration = configuration.replaced(LEVELS, stored[LEVELS], _ORIGIN)
-    used = stored.get(USED, {})
-    for name in _REMEMBERED:
-        if name in used and configuration.origins[name] != GIVEN:
-            configuration = configuration.replaced(name, used[name], _ORIGIN)
+    used = {LEVELS: stored.get(LEVELS), **stored.get(USED, {})}
+    for name in (LEVELS, *_REMEMBERED):
+        value = used.get(name)
+        if value is not None and configuration.origins[name] != GIVEN:
+            configuration = configuration.replaced(name, value, _ORIGIN)
     return configuration.settings
+
+
+def with_own_levels(storage: Storage, settings: Settings) -> Settings:
+    """The same with the delay levels that the store notes, by which its units are judged.
+
+    For who makes units and was given other levels, which only the broker to come is to have.
+    """
+    levels = _stored(storage).get(LEVELS, settings.message_delay_level)
+    return replace(settings, message_delay_level=levels)
 
 
 def _settled(

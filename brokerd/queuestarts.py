@@ -29,12 +29,16 @@ UNFINISHED: Final = -1
 def first_unit(storage: Storage, cq_bytes: int, key: QueueKey, units: range, low: int) -> int:
     """First queue offset among `units` whose record is at log position `low` or above.
 
-    Filler units (SF-65) count as removed; if all are, it is the offset behind the last.
+    Filler units (SF-65) count as removed; if all are, it is the offset behind the last. Positions
+    rise in a queue: a damaged unit behind one whose record is there has its record there as well.
     """
 
-    def position(offset: int) -> int:
-        row = unit_of(storage, cq_bytes, key, offset)
+    def said(offset: int) -> int:
+        row = unit_of(storage, cq_bytes, key, offset) if offset >= units.start else None
         return row["physical_offset"] if row else 0
+
+    def position(offset: int) -> int:
+        return max(said(offset), said(offset - 1))
 
     return units.start + bisect_left(units, low, key=position) if low else units.start
 

@@ -279,6 +279,8 @@ class Fetcher:
             return self._roll(queue), False
         self._answer(queue, stop)
         if stop is Stop.REMOVED:
+            if self._files.is_misplaced(queue.queue, queue.position):
+                return Stop.INVALID, False
             queue.position += 1  # its record is gone, or going
         return stop, False
 
@@ -388,7 +390,7 @@ class Fetcher:
             f"message {queue.position} of {queue.queue.topic}/{queue.queue.queue_id} at log"
             f" position {position} is not what its queue says: run `gantrymq store verify`, or"
             " seek beyond it",
-            path=segment_name(base),
+            path=segment_name(max(base, 0)),
             position=position,
             queue=queue.queue,
             queue_offset=queue.position,

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from gantrymq.clients.message import MessageQueue
 from gantrymq.shm import layout
 from gantrymq.shm.bitmapnote import Covered, extension_directory, read_covered
+from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.fromhandlers import Suppressed, require_ours
 from gantrymq.shm.lognames import segment_name
-from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.queuenames import DIRECTORY, queue_directory
 from gantrymq.shm.ranges import ranges_of
 from gantrymq.shm.record import STORED_MS_BYTES, stored_ms
 from gantrymq.shm.storage import PosixStorage, map_file
@@ -117,17 +118,43 @@ class LogFiles:
         return view
 
     def position(self, queue: MessageQueue, offset: int) -> int:
-        """Log position of the message at a queue offset; -1 if its unit is gone."""
+        """Log position of the message at a queue offset; -1 if its unit is gone.
+
+        Raises Corrupt if the unit says what no broker writes.
+        """
+        position = self._position(queue, offset)
+        if position is None:
+            return -1
+        if position < 0:
+            raise _misplaced(queue, offset, position)
+        return position
+
+    def _position(self, queue: MessageQueue, offset: int) -> int | None:
+        """What a unit says, whatever that is; None if it is gone."""
         try:
             first, units = self.queue_file(queue, offset)
         except FileNotFoundError as error:
             require_ours(error)
-            return -1
+            return None
         at = (offset - first) * layout.CQ_UNIT_BYTES
         return int.from_bytes(units[at : at + 8].tobytes(), "big", signed=True)
 
+    def is_misplaced(self, queue: MessageQueue, offset: int) -> bool:
+        """Whether a unit whose record is not in the log is damaged: retention did not take that.
+
+        Positions are never negative and rise within a queue, so what it takes lies before the rest.
+        """
+        position = self._position(queue, offset)
+        if position is None:
+            return False
+        before = self._position(queue, offset - 1) if offset else None
+        return position < max(0, before or 0)
+
     def store_ms(self, queue: MessageQueue, offset: int) -> int:
-        """When the message at a queue offset was stored, Unix ms; 0 or less if it is gone."""
+        """When the message at a queue offset was stored, Unix ms; 0 or less if it is gone.
+
+        Raises Corrupt if the unit is damaged.
+        """
         position = self.position(queue, offset)
         if position < 0:
             return 0
@@ -135,6 +162,8 @@ class LogFiles:
             base, log = self.segment(position)
         except FileNotFoundError as error:
             require_ours(error)
+            if self.is_misplaced(queue, offset):
+                raise _misplaced(queue, offset, position) from None
             return 0
         at = position - base
         return stored_ms(log[at : at + STORED_MS_BYTES].tobytes())
@@ -156,7 +185,7 @@ class LogFiles:
         return times
 
     def positions(self, queue: MessageQueue, start: int, end: int) -> NDArray[np.int64]:
-        """Of each offset in [start, end); -1 where the unit is gone."""
+        """Of each offset in [start, end); -1 where the unit is gone. Raises Corrupt as one does."""
         found = np.full(end - start, -1, np.int64)
         at, size = start, layout.CQ_UNIT_BYTES
         while at < end:
@@ -164,10 +193,23 @@ class LogFiles:
             with Suppressed(FileNotFoundError):  # expired
                 first, units = self.queue_file(queue, at)
                 rows = units[(at - first) * size : (stop - first) * size].reshape(-1, size)
-                words = np.ascontiguousarray(rows[:, :8]).view(">i8")
-                found[at - start : stop - start] = words[:, 0]
+                words = np.ascontiguousarray(rows[:, :8]).view(">i8")[:, 0]
+                found[at - start : stop - start] = words
+                if len(wrong := np.flatnonzero(words < 0)):
+                    raise _misplaced(queue, at + int(wrong[0]), int(words[wrong[0]]))
             at = stop
         return found
+
+
+def _misplaced(queue: MessageQueue, offset: int, position: int) -> Corrupt:
+    return Corrupt(
+        f"the unit of message {offset} of {queue.topic}/{queue.queue_id} is damaged, it says log"
+        f" position {position}: `gantrymq store verify` lists all damage",
+        path=f"{DIRECTORY}/{queue.topic}/{queue.queue_id}",
+        position=position,
+        queue=queue,
+        queue_offset=offset,
+    )
 
 
 def _stored_ms(log: View, at: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -40,11 +40,15 @@ class Place:
 
 
 class Unit(NamedTuple):
-    """What a queue says of a message: where its record is, how long that is, and its offset."""
+    """What a queue says of a message: where its record is, how long that is, and its offset.
+
+    `older`: what it says of the message before, where that was looked at; positions rise.
+    """
 
     position: int
     size: int
     offset: int
+    older: int = -1
 
     def is_of(self, record: Record) -> bool:
         """Whether a record is the one that is meant; an inner batch has offsets of its own."""
@@ -124,7 +128,9 @@ class StoreReader:
         No other one's message is taken for it.
         """
         record = self.named(unit.position)
-        if record is None or unit.is_of(record):
+        if record is None and unit.position >= unit.older:
+            return None
+        if record is not None and unit.is_of(record):
             return record
         raise Corrupt(
             f"the record at {unit.position} is not what its queue says of offset {unit.offset}:"
@@ -174,7 +180,8 @@ class StoreReader:
             for unit_at in range(0, len(data), layout.CQ_UNIT_BYTES):
                 row = layout.CQ_UNIT.unpack(data, unit_at)
                 offset = start + unit_at // layout.CQ_UNIT_BYTES
-                unit = Unit(row["physical_offset"], row["size"], offset)
+                older = found[-1].position if found else -1
+                unit = Unit(row["physical_offset"], row["size"], offset, older)
                 if not is_filler(unit):
                     found.append(unit)
             start += count

@@ -66,6 +66,8 @@ class LogWindow:
         found = self._parsed(position)
         if isinstance(found, Invalid):
             self._name(position)
+        elif position < 0:  # nowhere, so retention has not removed it
+            self._damage.name(position)
         return found if isinstance(found, Record) else None
 
     def record_asked_for(self, position: int) -> Record | None:

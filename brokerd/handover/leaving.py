@@ -129,7 +129,8 @@ def handover(
 
     Settings are those of the store's last life, and `given` ones.
 
-    Raises StoreBusy, Incompatible (no store), Corrupt, StoreFailed, OSError.
+    Raises StoreBusy, Incompatible (no store, or what waits in delay levels that are not in the
+    settings), Corrupt, StoreFailed, OSError.
     """
     root = store_of(home)
     if not root.is_dir():
@@ -151,14 +152,16 @@ def handover(
 def look(
     storage: Storage, settings: Settings, target: Target, done: HandedOver, board: Board | None
 ) -> None:
-    """Fill `done` without changing anything. Raises Corrupt, OSError."""
+    """Fill `done` without changing anything. Raises Incompatible, Corrupt, OSError."""
     from gantrymq.shm import jit
 
     jit.warm()
     from gantrymq.brokerd.handover.finishing import count
     from gantrymq.brokerd.handover.reading import read_unrecovered
+    from gantrymq.brokerd.handover.refusals import require_levels
 
     pending = read_unrecovered(storage, settings.mapped_file_size_commit_log, board)
+    require_levels(settings, pending)
     form = target.form(settings)
     done.finished, done.named = count(storage, pending.transactions)
     for _timer in _timers(storage, settings, pending, form, done):
@@ -170,28 +173,40 @@ def make(
     storage: Storage, settings: Settings, target: Target, done: HandedOver, board: Board | None,
     progress: Progress | None = None,
 ) -> None:  # fmt: skip
-    """Carry it out; the store's lock is held. Raises Corrupt, StoreFailed, OSError."""
+    """Carry it out; the store's lock is held.
+
+    Raises Incompatible, Corrupt, StoreFailed, OSError.
+    """
     from gantrymq.shm import jit
 
     jit.warm()
     from gantrymq.brokerd.handover.finishing import finish
     from gantrymq.brokerd.handover.pending import read_pending
+    from gantrymq.brokerd.handover.reading import read_unrecovered
+    from gantrymq.brokerd.handover.refusals import require_levels
     from gantrymq.brokerd.rebuild import bring_up_to_date
     from gantrymq.shm.ranges import Ranges, read_ranges
 
-    def read() -> tuple[Recovered, Pending]:
-        found = bring_up_to_date(storage, settings, board, progress)
+    def read(known: Pending | None) -> tuple[Recovered, Pending]:
+        found = bring_up_to_date(storage, own, board, progress)
+        if known is not None and known.end == found.appended:
+            return found, known
         ranges = read_ranges(storage) or Ranges()
-        return found, read_pending(storage, segment_bytes, ranges, found.appended, progress)
+        pending = read_pending(storage, segment_bytes, ranges, found.appended, progress)
+        require_levels(settings, pending)
+        return found, pending
 
     segment_bytes = settings.mapped_file_size_commit_log
-    found, pending = read()
+    own = epoch.with_own_levels(storage, settings)
+    seen = read_unrecovered(storage, segment_bytes, board, progress)
+    require_levels(settings, seen)
+    found, pending = read(seen)
     done.finished, done.named = finish(
         storage, settings, found, pending.transactions, target.now_ms
     )
     if done.named:
         board = None  # what it knows of ends before what was appended
-        found, pending = read()
+        found, pending = read(None)
     for key, (following, _units, first) in found.queues.items():
         pending.queues[key] = (first, following)  # also of queues whose records are all gone
     form = target.form(settings)

@@ -1,4 +1,4 @@
-"""What GantryMQ cannot take over from a RocketMQ: by name and count, before anything is changed."""
+"""What cannot be carried, to a RocketMQ or from one: by name and count, before anything changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def require_carriable(storage: Storage, settings: Settings, pending: Pending) ->
             _ordered_pop(storage),
             _transactions(pending),
             _rocksdb_timers(storage, pending),
-            _levels(settings, pending),
+            _levels_to_carry(settings, pending),
         )
         if text
     ]
@@ -105,7 +105,28 @@ def _rocksdb_timers(storage: Storage, pending: Pending) -> str:
     )
 
 
-def _levels(settings: Settings, pending: Pending) -> str:
+def _levels_to_carry(settings: Settings, pending: Pending) -> str:
+    strange = _strange_levels(settings, pending)
+    return f"{strange}: set it as the RocketMQ had it" if strange else ""
+
+
+def require_levels(settings: Settings, pending: Pending) -> None:
+    """What waits must do so in levels that the RocketMQ to come has (HO-10).
+
+    It starts no task for others, so it never delivers what is there. Raises Incompatible.
+    """
+    strange = _strange_levels(settings, pending)
+    if strange:
+        raise Incompatible(
+            f"nothing was handed over: {strange} ({settings.message_delay_level}), and a RocketMQ"
+            " with it never delivers them: hand over with --set message_delay_level=... that has"
+            " these levels, and give it to the RocketMQ, or start GantryMQ and let it deliver them"
+            " first",
+            setting="message_delay_level",
+        )
+
+
+def _strange_levels(settings: Settings, pending: Pending) -> str:
     known = len(parse_delay_levels(settings.message_delay_level))
     strange = {
         queue_id + 1: len(records)
@@ -115,4 +136,4 @@ def _levels(settings: Settings, pending: Pending) -> str:
     if not strange:
         return ""
     told = ", ".join(f"{level} ({count} messages)" for level, count in strange.items())
-    return f"delay levels {told} are not in message_delay_level: set it as the RocketMQ had it"
+    return f"delay levels {told} are not in message_delay_level"

@@ -16,7 +16,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gantrymq.clients.logfiles import LogFiles
-from gantrymq.clients.queries.inner import offset_in_batches, units
+from gantrymq.clients.queries.inner import MISPLACED, offset_in_batches, units
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.lognames import bases_of
 from gantrymq.shm.storereader import Unit
 
 if TYPE_CHECKING:
@@ -148,19 +150,36 @@ class TopicSearch:
     def _of_queue(self, span: Span) -> Iterator[Unit]:
         """Units of a queue's messages that may be wanted, falling."""
         files, queue, wanted = self._files, span.queue, self._wanted
-        low = offset_at(files, queue, span.first, span.end, wanted.begin_ms)
-        last = offset_at(files, queue, span.first, span.end, wanted.end_ms, Boundary.UPPER)
-        end = first_at(files, queue, low, min(last + 1, span.end), wanted.before)
+        try:
+            low = offset_at(files, queue, span.first, span.end, wanted.begin_ms)
+            last = offset_at(files, queue, span.first, span.end, wanted.end_ms, Boundary.UPPER)
+            end = first_at(files, queue, low, min(last + 1, span.end), wanted.before)
+        except Corrupt:  # where a unit is damaged no search can go by it: all are looked at
+            low, end = span.first, span.end
+        names = queue.topic, queue.queue_id
         while low < end:
             start = max(low, end - _LISTED)
-            names = queue.topic, queue.queue_id
-            yield from reversed(self._reader.units(*names, start, end, self._view.cq_bytes))
+            before = max(span.first, start - 1)  # of which the first one has to know
+            listed = self._reader.units(*names, before, end, self._view.cq_bytes)
+            for unit in reversed(listed):
+                if unit.offset >= start and unit.position < wanted.before:
+                    yield unit
             end = start
+
+    def _leave_out(self, start: int) -> None:
+        """Note that a record behind `start` is not found."""
+        view = self._view
+        bases = bases_of(view.storage) or [0]
+        self.unsearched.append((start, min(self._wanted.before, bases[-1] + view.segment_bytes)))
+        self.reasons.append(MISPLACED)
 
     def _of_batches(self, topic: str) -> Iterator[Unit]:
         """The same of its queues of type BatchCQ."""
-        for unit in units(self._view.storage, [topic]):
-            if unit.position < self._view.low:
+        view, wanted = self._view, self._wanted
+        for unit in units(view.storage, [topic]):
+            if unit.is_below(view.low):
                 return
-            if unit.position < self._wanted.before and self._wanted.has_time(unit.store_ms):
+            if unit.is_misplaced:
+                self._leave_out(max(view.low, unit.place))
+            elif unit.position < wanted.before and wanted.has_time(unit.store_ms):
                 yield Unit(unit.position, unit.size, unit.first)

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from heapq import merge
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gantrymq.shm import layout
@@ -28,12 +29,18 @@ QUEUES: Final = "batchconsumequeue"
 _UNIT: Final = layout.BATCH_CQ_UNIT
 #: Units that are read in one go.
 _AT_ONCE: Final = 256
+_PLACE: Final = attrgetter("place")
+#: Why a search leaves out what lies behind the unit before a damaged one.
+MISPLACED: Final = (
+    "a unit of a queue of type BatchCQ is damaged (`gantrymq store verify` lists all damage)"
+)
 
 
 class Unit(NamedTuple):
     """Of a queue of type BatchCQ: log position and bytes of a record, and when it was stored.
 
-    Its messages have the queue offsets from `first` to before `end`.
+    Its messages have the queue offsets from `first` to before `end`. `older`: position of the unit
+    before it, -1 without one.
     """
 
     position: int
@@ -41,6 +48,21 @@ class Unit(NamedTuple):
     store_ms: int
     first: int
     end: int
+    older: int = -1
+
+    @property
+    def is_misplaced(self) -> bool:
+        """Whether its position is damaged: they rise within a queue, and none is negative."""
+        return self.position < max(0, self.older)
+
+    @property
+    def place(self) -> int:
+        """Behind which position its record lies, or where: units of a queue are in that order."""
+        return self.older if self.is_misplaced else self.position
+
+    def is_below(self, low: int) -> bool:
+        """Whether retention has taken it, and so all units before it."""
+        return self.position < low and not self.is_misplaced
 
 
 def parts(record: Record, has: Callable[[Record], bool] | None = None) -> list[Part]:
@@ -107,7 +129,7 @@ def units(storage: Storage, topics: Iterable[str]) -> Iterator[Unit]:
     there = set(storage.list(QUEUES)).intersection(topics)
     folders = [f"{QUEUES}/{topic}" for topic in there]
     queues = [f"{at}/{name}" for at in folders for name in storage.list(at) if name.isdecimal()]
-    return merge(*(_of_queue(storage, queue) for queue in queues), reverse=True)
+    return merge(*(_of_queue(storage, queue) for queue in queues), key=_PLACE, reverse=True)
 
 
 def batch_offsets(storage: Storage, queue: MessageQueue, low: int) -> tuple[int, int]:
@@ -115,7 +137,7 @@ def batch_offsets(storage: Storage, queue: MessageQueue, low: int) -> tuple[int,
     first = end = 0
     for unit in units_of(storage, queue):
         end = end or unit.end
-        if unit.position < low:
+        if unit.is_below(low):
             return first or end, end
         first = unit.first
     return first, end
@@ -141,6 +163,17 @@ def units_of(storage: Storage, queue: MessageQueue) -> Iterator[Unit]:
 
 
 def _of_queue(storage: Storage, folder: str) -> Iterator[Unit]:
+    """Each unit knows the one before it."""
+    newer: Unit | None = None
+    for unit in _listed(storage, folder):
+        if newer is not None:
+            yield newer._replace(older=unit.position)
+        newer = unit
+    if newer is not None:
+        yield newer
+
+
+def _listed(storage: Storage, folder: str) -> Iterator[Unit]:
     for name in reversed(storage.list(folder)):
         path = f"{folder}/{name}"
         try:

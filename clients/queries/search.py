@@ -13,7 +13,7 @@ from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.clients.queries.inner import units
+from gantrymq.clients.queries.inner import MISPLACED, units
 from gantrymq.clients.queries.view import NO_END, StoreView, read_ahead
 from gantrymq.shm import layout
 from gantrymq.shm.codes import Stop
@@ -179,9 +179,11 @@ class Search:
         wanted, low = self._wanted, self._view.low
         end = min(wanted.before, indexed)
         for unit in units(self._view.storage, wanted.topics):
-            if unit.position < low:
+            if unit.is_below(low):
                 return
-            if unit.position < end and wanted.has_time(unit.store_ms):
+            if unit.is_misplaced:
+                self._leave_out(max(low, unit.place), end, MISPLACED)
+            elif unit.position < end and wanted.has_time(unit.store_ms):
                 if self._left_bytes <= 0:
                     behind = unit.position + unit.size
                     self._leave_out(low, behind, "no index has the keys of messages in batches")

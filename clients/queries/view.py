@@ -335,10 +335,17 @@ class StoppedStore:
         return Span(queue, first, max(first, end))
 
     def _is_there(self, queue: MessageQueue, offset: int) -> bool:
-        """Whether the log has the record; a filler stands for what is gone (SF-65)."""
+        """Whether the log has the record; a filler stands for what is gone (SF-65).
+
+        What is damaged is there: it is named when it is looked at. Positions rise in a queue.
+        """
         unit = self._unit(queue, offset)
-        is_filler = unit["size"] == layout.CQ_FILLER_SIZE
-        return not is_filler and bool(unit["physical_offset"] >= self.low)
+        position = unit["physical_offset"]
+        if unit["size"] == layout.CQ_FILLER_SIZE or 0 <= position < self.low:
+            is_first = offset * layout.CQ_UNIT_BYTES % self.cq_bytes == 0  # of its file
+            older = 0 if is_first else self._unit(queue, offset - 1)["physical_offset"]
+            return bool(older >= self.low > 0)
+        return True
 
     def _unit(self, queue: MessageQueue, offset: int) -> dict[str, int]:
         at = offset * layout.CQ_UNIT_BYTES

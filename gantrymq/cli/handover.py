@@ -19,12 +19,13 @@ Make a stopped store one that a RocketMQ goes on with, nothing lost, nothing twi
 Positions of delay levels, timers and groups are worked out from the log and written as RocketMQ
 writes them; after a kill the store is recovered first. It tells what waits, and what the RocketMQ's
 settings must be. The RocketMQ must be started within seven days: else run it again. GantryMQ can
-still be started on the store instead. Settings are those of the last start, but for --set.
+still be started on the store instead. Settings are those of the last start, but for --set. What
+waits in a delay level that they do not have is refused by name and count.
 
 \b
 Example: gantrymq handover --home ./mq --dry-run
-Exit codes: 0 done; 2 no such store, or one that a RocketMQ would refuse; 70 the log is damaged;
-74 an I/O error; 75 a broker holds the store.
+Exit codes: 0 done; 2 no such store, or one that a RocketMQ would refuse, or not deliver all of;
+70 the log is damaged; 74 an I/O error; 75 a broker holds the store.
 """
 ADOPT_HELP = """Take over the store of a RocketMQ that was stopped or killed.
 

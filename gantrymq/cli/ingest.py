@@ -117,11 +117,11 @@ def ingest(source: Source, target: Target) -> None:
     from gantrymq.clients.spark.needs import explained
 
     packages = ("pyspark", "pyarrow") if by_spark(target) else ("pyarrow",)
-    with explained(*packages):
-        _ingest(source, target)
+    with stopping() as stop, explained(*packages):  # signals are heard before all that takes long
+        _ingest(source, target, stop)
 
 
-def _ingest(source: Source, target: Target) -> None:
+def _ingest(source: Source, target: Target, stop: threading.Event) -> None:
     from gantrymq.cli.ingest_show import Progress
 
     options = options_of(source, target)
@@ -131,7 +131,6 @@ def _ingest(source: Source, target: Target) -> None:
             sys.stdout, sys.stderr, as_json=target.json, follows=target.continuous
         ) as progress,
         tasks_run(target) as run,
-        stopping() as stop,
     ):
         run_ingest(options, run, progress, stop, every_s, merge=target.merge)
 

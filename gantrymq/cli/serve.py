@@ -13,9 +13,10 @@ import typer
 
 from gantrymq.cli.options import HomeOption, JsonOption, SettingsOption, home_of, print_json
 from gantrymq.clients.home import store_of
-from gantrymq.shm.errors import SettingIllegal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gantrymq.brokerd.config import Configuration
 
 HELP = """Run the broker in the foreground, until SIGTERM or SIGINT.
@@ -52,9 +53,8 @@ def serve(
     if print_config:
         _print(config.describe(configuration), as_json=as_json)
     elif check:
-        _require_textfile(where, configuration)
         config.stay_on_cpu(configuration)
-        _report(where, configuration.unknown, as_json)
+        _report(where, configuration, as_json)
     else:
         config.use_one_thread()
         from gantrymq.brokerd.serve import serve as run
@@ -72,13 +72,16 @@ def _with_store(home: Path, configuration: Configuration) -> Configuration:
     return settle_sizes(PosixStorage(str(store_of(home))), configuration)
 
 
-def _require_textfile(home: Path, configuration: Configuration) -> None:
+def _warnings(home: Path, configuration: Configuration) -> Iterator[str]:
+    """What a start would warn of, and start all the same."""
+    for variable in configuration.unknown:
+        yield f"{variable} looks like a setting, but there is none of that name"
     name = configuration.settings.metrics_textfile
     folder = (home / name).parent
     if name and folder != home and not os.access(folder, os.W_OK | os.X_OK):
-        raise SettingIllegal(
-            f"metrics_textfile = {name!r}: {folder} is no directory that this user may write to",
-            setting="metrics_textfile",
+        yield (
+            f"metrics_textfile = {name!r}: {folder} is no directory that this user may write to;"
+            " a broker starts without the file, and tries again"
         )
 
 
@@ -103,10 +106,13 @@ def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:
             sys.stdout.write(f"# from {origin}; default {default}\n{own}{assignment}\n\n")
 
 
-def _report(home: Path, unknown: tuple[str, ...], as_json: bool) -> None:
+def _report(home: Path, configuration: Configuration, as_json: bool) -> None:
+    warnings = list(_warnings(home, configuration))
     if as_json:
-        print_json({"home": str(home), "settings": "ok", "unknown_variables": unknown})
+        unknown = configuration.unknown
+        said = {"settings": "ok", "unknown_variables": unknown, "warnings": warnings}
+        print_json({"home": str(home), **said})
         return
-    for name in unknown:
-        sys.stderr.write(f"gantrymq: {name} looks like a setting, but there is none of that name\n")
+    for warning in warnings:
+        sys.stderr.write(f"gantrymq: {warning}\n")
     sys.stdout.write(f"the settings of {home} are in order\n")

@@ -57,6 +57,18 @@ def test_a_ledger_without_its_end_is_damage_unless_the_stop_had_no_room(
     assert verify(cut).findings == []
 
 
+def test_a_start_cuts_what_lies_behind_the_slots(tmp_path: Path) -> None:
+    storage = PosixStorage(str(tmp_path))
+    storage.make_directory("gantry")
+    with closing(CheckpointFile(storage, bytes(16), 1)) as file:
+        file.write(10, 20, 10, clean=True)
+    path = tmp_path / FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"x" * 10)
+    CheckpointFile(storage, bytes(16), 2).close()
+    assert path.read_bytes() == whole
+
+
 @mends("R7.4")
 def test_a_pair_of_torn_slots_leaves_what_was_kept() -> None:
     """The slots that are written in turn are not synced: a power cut may tear both."""

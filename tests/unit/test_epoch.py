@@ -20,6 +20,7 @@ from tests.support import otherselves
 from tests.support.adversary import Victim
 from tests.support.door import opened
 from tests.support.simclock import SimClock
+from tests.support.trials import mends
 
 NAME = "mapped_file_size_commit_log"
 
@@ -50,6 +51,18 @@ def test_a_store_keeps_the_delay_levels_of_its_last_start(store_dir: Path) -> No
     storage = PosixStorage(str(store_dir))
     found = epoch.settle_sizes(storage, config.load(None, None, {})).settings
     assert found.message_delay_level == "3s 4h"
+
+
+@mends("S139")
+def test_levels_that_a_command_is_given_count_for_more_than_the_stores(store_dir: Path) -> None:
+    """Not those of the file or the environment, which are for the next start."""
+    name = epoch.LEVELS
+    begin(store_dir, **{name: "1s 2s"})
+    storage = PosixStorage(str(store_dir))
+    given = config.load(None, {name: "1s 5s"}, {})
+    assert epoch.settings_of_store(storage, given).message_delay_level == "1s 5s"
+    configured = config.load(None, None, {"GANTRYMQ_MESSAGE_DELAY_LEVEL": "1s 5s"})
+    assert epoch.settings_of_store(storage, configured).message_delay_level == "1s 2s"
 
 
 def test_offline_commands_go_by_the_last_life(store_dir: Path) -> None:

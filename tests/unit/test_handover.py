@@ -17,6 +17,7 @@ from gantrymq.brokerd.handover import leaving
 from gantrymq.brokerd.handover.adoption import import_foreign
 from gantrymq.brokerd.handover.coming import Adopted, take_over
 from gantrymq.brokerd.handover.leaving import HandedOver, Target, make
+from gantrymq.brokerd.verify import verify
 from gantrymq.shm import imported
 from gantrymq.shm.bitmapnote import read_covered
 from gantrymq.shm.bloom import BloomForm
@@ -38,6 +39,7 @@ from tests.support.handed import (
 )
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 TARGET = Target(START_MS + 120_123, timer_log_bytes=200)
 EXPECTED = "expect_consumer_num_use_filter"
@@ -356,6 +358,51 @@ def test_settings_are_those_of_the_stores_last_life(
     (covered,) = read_covered(storage)
     assert (covered.group, covered.bits) == ("billing", BloomForm.of(20, 8).bits)
     assert covered.start == 0, "made as the last life would have"
+
+
+LEVELS = "message_delay_level"
+
+
+def in_a_level_that_went(home: Path) -> PosixStorage:
+    """Three messages wait in level 4, of which the store's last start knew nothing."""
+    log = HandMadeLog(ours=True)
+    for number in range(3):
+        log.level(f"C{number}", 4)
+    storage = store(log, home / "store")
+    for levels in ("1s 5s 10s 60s", "1s 2s"):
+        begin(storage, load(given={**SETTINGS, LEVELS: levels}, environment={}))
+    return storage
+
+
+@mends("S138")
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_waits_in_a_level_that_went_is_refused_by_count(tmp_path: Path, dry_run: bool) -> None:
+    """HO-10: a RocketMQ with the levels that are told would never deliver it."""
+    in_a_level_that_went(tmp_path)
+    paths = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in paths}
+    with pytest.raises(
+        Incompatible, match=r"4 \(3 messages\).*--set message_delay_level"
+    ) as caught:
+        leaving.handover(tmp_path, TARGET, dry_run=dry_run)
+    assert caught.value.setting == LEVELS
+    left = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert {path: path.read_bytes() for path in left if path.stat().st_size} == before
+
+
+@mends("S138", "S139")
+def test_a_hand_over_is_told_the_levels(tmp_path: Path) -> None:
+    """Units are made by the store's own all the same: what is left verifies."""
+    in_a_level_that_went(tmp_path)
+    given = {LEVELS: "1s 5s 10s 60s"}
+    for dry_run in (True, False):
+        done = leaving.handover(tmp_path, TARGET, given=given, dry_run=dry_run)
+        assert done.settings["messageDelayLevel"] == given[LEVELS]
+        assert done.levels == {4: (3, 0)}
+    found = verify(tmp_path / "store")
+    assert not [finding for finding in found.findings if SCHEDULE_TOPIC in finding.path], str(found)
+    with pytest.raises(Incompatible, match="delay levels 4"):
+        leaving.handover(tmp_path, TARGET)
 
 
 def test_an_adoption_is_told_the_levels(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import io
 import json
 import os
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -16,9 +18,11 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
+from gantrymq.cli import ingest as cli
+from gantrymq.cli.app import app
 from gantrymq.cli.ingest import run_ingest
 from gantrymq.cli.ingest_show import Progress
-from gantrymq.clients.spark import planning
+from gantrymq.clients.spark import needs, planning
 from gantrymq.clients.spark.options import ReadOptions
 from gantrymq.clients.spark.table import compact
 from gantrymq.clients.spark.table.files import TableFiles
@@ -377,6 +381,29 @@ def test_a_run_that_is_killed_soon_leaves_something(growing: GrowingStore, out: 
     assert sizes[1] > sizes[0]
     assert max(sizes) > 4 * sizes[0]
     require_equal(out, growing.root)
+
+
+def test_a_signal_before_the_job_has_begun_is_heard(
+    growing: GrowingStore, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the packages that it needs are loaded."""
+    heard = []
+
+    @contextmanager
+    def explained(*_packages: str) -> Iterator[None]:
+        signal.raise_signal(signal.SIGTERM)
+        yield
+
+    def run(_source: object, _target: object, stop: threading.Event) -> None:
+        heard.append(stop.is_set())
+
+    monkeypatch.setattr(needs, "explained", explained)
+    monkeypatch.setattr(cli, "_ingest", run)
+    words = ["ingest", f"--store={growing.root}", f"--out={out}"]
+    with pytest.raises(SystemExit) as ended:
+        app(words)
+    assert ended.value.code == 0
+    assert heard == [True]
 
 
 def test_two_do_not_write_one_table(growing: GrowingStore, out: Path) -> None:

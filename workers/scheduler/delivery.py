@@ -192,7 +192,8 @@ class Delivery:
         whys = {DAMAGED: "damaged", DROPPED: "no topic that takes it", TOO_LARGE: "too large"}
         low = self._board.word(layout.BOARD_LOW)
         for position, _size, state, *_rest in rows.tolist():
-            if state in whys and position >= low:  # else retention has removed it, and says so
+            # What retention has removed it tells itself; that is never at a negative position.
+            if state in whys and not 0 <= position < low:
                 self._table.note(
                     "error", "parked_record_passed_over", position=position, why=whys[state]
                 )

@@ -289,7 +289,8 @@ class Halves:
         form[stretch.NEXT], form[stretch.COUNT] = 0, count
         while (at := int(form[stretch.NEXT])) < count:
             if not self._window.enter(int(units[at, 0])):
-                found[at, halfrows.READ_STATE] = halfform.NO_HALF
+                gone = units[at, 0] >= 0
+                found[at, halfrows.READ_STATE] = halfform.NO_HALF if gone else halfform.DAMAGED
                 form[stretch.NEXT] = at + 1
                 continue
             self._window.show_in(form)
@@ -400,7 +401,9 @@ class Halves:
         form[stretch.NEXT], form[stretch.COUNT], form[halfform.COMMIT] = 0, count, 0
         out = np.zeros(3 * room, np.int64)
         while (at := int(form[stretch.NEXT])) < count:
-            if not self._window.enter(int(units[2 * at])):
+            if not self._window.enter(position := int(units[2 * at])):
+                if position < 0:
+                    self._window.record(position)  # which names it
                 form[stretch.NEXT] = at + 1
                 continue
             self._window.show_in(form)
