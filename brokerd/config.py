@@ -21,6 +21,7 @@ from gantrymq.shm import limits
 from gantrymq.shm.errors import SettingIllegal, shown
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.indexnote import DEFAULT_SHAPE, Shape
+from gantrymq.shm.jsontext import BYTE_ORDER_MARK
 from gantrymq.shm.layout import CQ_UNIT_BYTES
 
 T = TypeVar("T", int, str, bool)
@@ -384,7 +385,7 @@ def run_of_tests() -> str:
 
 def _from_file(path: Path) -> Mapping[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(path.read_text(encoding="utf-8").removeprefix(BYTE_ORDER_MARK))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         require_ours(error)
         if isinstance(error, FileNotFoundError) and not path.is_symlink():

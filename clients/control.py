@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from gantrymq.clients.closing import Closing
-from gantrymq.clients.home import connect, lack_of_descriptors
+from gantrymq.clients.home import connect, shortage
 from gantrymq.shm import layout, wire
 from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
 from gantrymq.shm.fromhandlers import Suppressed, require_ours
@@ -36,6 +36,7 @@ class ControlChannel(Closing):
         self.channel = connect(home, answer_s)
         self.channel.settimeout(_AGAIN_S)
         self._answer_s = answer_s
+        self.was_refused = False  # the last request that was answered
         self._serial = 0  # of the last request
         #: By serial, of requests in hand: what has come for them.
         self._answers: dict[int, tuple[wire.AnyFrame, list[FileIO]] | None] = {}
@@ -64,12 +65,13 @@ class ControlChannel(Closing):
             ) from error
         except OSError as error:
             require_ours(error)
-            raise (lack_of_descriptors(error) or gone(self.home)) from error
+            raise (shortage(error) or gone(self.home)) from error
         finally:
             del self._answers[serial]
         if received is None:
             raise gone(self.home)
         answer, files = received
+        self.was_refused = isinstance(answer, wire.Refused)
         if isinstance(answer, wire.Refused):
             raise answer.as_error()
         return answer, files

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq.shm.errors import BrokerGone, GantryError, NotPermitted, Timeout, Unavailable
-from gantrymq.shm.fromhandlers import require_ours
+from gantrymq.shm.fromhandlers import is_ours, require_ours
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.ownfiles import may_be_believed, read_bytes
@@ -187,7 +187,7 @@ def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
 
 def unreachable(home: Path, error: OSError) -> GantryError:
     """What an error of the way to the broker at `home` says: it is not there, as a rule."""
-    return lack_of_descriptors(error) or no_broker(
+    return shortage(error) or no_broker(
         home,
         f"no broker answers at {home}: start one with `gantrymq serve --home {home}`, "
         "or name its home with GANTRYMQ_HOME or home=",
@@ -211,12 +211,19 @@ def _is_store_held(home: Path) -> bool:
         return False
 
 
-def lack_of_descriptors(error: BaseException) -> Unavailable | None:
-    """What to say of an error that means that this process, or the system, can open nothing more.
+def shortage(error: BaseException) -> Unavailable | None:
+    """What to say of an error that means that this process, or the system, has no more to give.
 
     None of any other error.
     """
-    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+    if not isinstance(error, OSError) or not is_ours(error):
+        return None
+    if error.errno == errno.ENOMEM:
+        return Unavailable(
+            "no memory is left for a session: end some of this process's clients, or raise its"
+            " limit (ulimit -v)"
+        )
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
         return None
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return Unavailable(

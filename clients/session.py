@@ -20,11 +20,11 @@ from copy import copy
 from io import FileIO
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from gantrymq.clients.closing import Closing, OfOneProcess
 from gantrymq.clients.control import ANSWER_S, ControlChannel, close_all, expect, gone
-from gantrymq.clients.home import find_home, lack_of_descriptors, read_board_file
+from gantrymq.clients.home import find_home, read_board_file, shortage
 from gantrymq.clients.running import board_of
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import check_header, map_arena, plan_arena
@@ -57,6 +57,7 @@ _SLEEPER_NS: Final = 1_000_000_000
 #: A deadline that is never reached.
 NEVER_NS: Final = 1 << 62
 _CLOSED: Final = "this session is closed: open a new one (a forked child needs its own)"
+_REPLACED: Final = "another session was to come in this one's place: the next call looks for it"
 #: What an `acquire` that does not wait takes.
 NOW: Final = (False,)
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -109,6 +110,13 @@ class Turn:
         raise Timeout(f"{self._why}. Try again later")
 
 
+class Replacing(NamedTuple):
+    """The session whose place one of the same producer is to take, and the bytes of its ring."""
+
+    before: Session
+    up_bytes: int
+
+
 class Session(Closing, OfOneProcess):
     """One attachment. It ends with `close`, with the broker, or by eviction; never comes back.
 
@@ -121,17 +129,18 @@ class Session(Closing, OfOneProcess):
         home: str | os.PathLike[str] | None = None,
         producer: bytes = b"",
         groups: bool = False,
-        up_bytes: int = 0,
         scheduler: bool = False,
         transactions: bool = False,
         *,
         answer_by: int = NEVER_NS,
+        replacing: Replacing | None = None,
     ) -> None:
         """Attach to the broker at `home`.
 
-        `producer` is the 10 bytes of a session that sends, `up_bytes` the size of its ring if not
-        the default; `groups`, `scheduler` and `transactions` open lanes with these agents.
-        `answer_by` is a deadline for the supervisor's answers, which are waited for 30 s at most.
+        `producer` is the 10 bytes of a session that sends; `groups`, `scheduler` and `transactions`
+        open lanes with these agents. `answer_by` is a deadline for the supervisor's answers, which
+        are waited for 30 s at most. What this is `replacing` is over once the broker may have heard
+        of this.
         Raises BrokerGone, NotPermitted, Incompatible, Unavailable or Timeout.
         """
         self.home: Path = find_home(home)
@@ -149,31 +158,32 @@ class Session(Closing, OfOneProcess):
         self._turns = 0  # how many sleeps on the descriptors have ended
         hello = wire.Hello(
             os.getpid(), layout.FINGERPRINT, "client", producer, groups, scheduler,
-            transactions, up_bytes,
+            transactions, replacing.up_bytes if replacing else 0,
         )  # fmt: skip
+        before = replacing.before if replacing else None
         try:
-            self._connect(hello)
+            self._connect(hello, before)
         except Unavailable as error:
-            if error.__cause__ is None or lack_of_descriptors(error.__cause__) is None:
+            if error.__cause__ is None or shortage(error.__cause__) is None:
                 raise
             gc.collect()  # until then clients that were closed may have their maps, and descriptors
-            self._connect(hello)
+            self._connect(hello, before)
         self._process = _process
         self.is_open = True
         _sessions.add(self)
 
-    def _connect(self, hello: wire.Hello) -> None:
+    def _connect(self, hello: wire.Hello, before: Session | None) -> None:
         self._control = ControlChannel(self.home, _answer_s(self.answer_by))
         try:
-            self._greet(hello)
+            self._greet(hello, before)
         except BaseException as error:
             self._control.close()
-            if (lack := lack_of_descriptors(error)) is not None:
+            if (lack := shortage(error)) is not None:
                 raise lack from error
             raise
 
-    def _greet(self, hello: wire.Hello) -> None:
-        answer, files = self._ask(hello, self.answer_by)
+    def _greet(self, hello: wire.Hello, before: Session | None) -> None:
+        answer, files = self._say(hello, before)
         try:
             welcome = expect(answer, wire.Welcome)
             self.plan = plan_arena(*welcome.ring_bytes)
@@ -195,6 +205,22 @@ class Session(Closing, OfOneProcess):
         self.broker_name = welcome.broker_name
         self.timer_precision_ms = welcome.timer_precision_ms
         self.store_id = welcome.store_id
+
+    def _say(self, hello: wire.Hello, before: Session | None) -> tuple[wire.AnyFrame, list[FileIO]]:
+        """The answer to a hello, by which the session before is over, unless it is refused.
+
+        The writer reads one ring of a producer, the latest, whether this process gets to know of it
+        or not: it may be out of descriptors or memory, or broken off by a signal handler.
+        """
+        ends = before is not None and before._why_over is None
+        if before is not None and ends:
+            before._why_over = BrokerGone(_REPLACED)
+        try:
+            return self._ask(hello, self.answer_by)
+        except GantryError:
+            if before is not None and ends and self._control.was_refused:
+                before._why_over = None
+            raise
 
     def require_store(self, before: str) -> Self:
         """This session, if it is of the store that a session before was of ("": there was none).

@@ -6,8 +6,9 @@ again once C has woken up: no sleep without an end may be left to C in the main 
 
 from __future__ import annotations
 
+from _thread import start_new_thread
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Thread, get_ident, main_thread
 from typing import Final, TypeVar
 
 from gantrymq.clients.session import NEVER_NS, seconds_until
@@ -15,9 +16,6 @@ from gantrymq.shm.fromhandlers import require_ours
 
 #: The longest sleep until the next look for signals.
 LOOK_S: Final = 0.25
-
-#: What a Lock and an RLock say of that.
-_LET_GO_TWICE: Final = ("release unlocked lock", "cannot release un-acquired lock")
 
 T = TypeVar("T")
 
@@ -35,16 +33,26 @@ def take(events: SimpleQueue[T]) -> T:
 def start(thread: Thread) -> None:
     """Start it; what a signal handler raises meanwhile is what comes out.
 
-    Where that comes amid the wait of a Condition, as `Thread.start` has it, it ends as RuntimeError
-    of a lock that is let go twice.
+    `Thread.start` makes other errors of that, and may end the new thread by one (its notes of what
+    is started are gone then). No handler comes amid it in another thread: it begins, whatever ends
+    the wait for that.
     """
+    if get_ident() != main_thread().ident:
+        thread.start()
+        return
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+    start_new_thread(_start, (thread, ended))
+    if (error := take(ended)) is not None:
+        raise error
+
+
+def _start(thread: Thread, ended: SimpleQueue[BaseException | None]) -> None:
     try:
         thread.start()
-    except RuntimeError as error:
-        require_ours(error)
-        if str(error) in _LET_GO_TWICE and error.__context__ is not None:
-            raise error.__context__ from None
-        raise
+    except BaseException as error:
+        ended.put(error)
+    else:
+        ended.put(None)
 
 
 def join(thread: Thread, deadline_ns: int = NEVER_NS) -> None:

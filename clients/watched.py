@@ -10,10 +10,11 @@ import contextlib
 import heapq
 import logging
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.clients.ownthread import OwnThread
-from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
+from gantrymq.clients.session import pause
+from gantrymq.shm.errors import Evicted, GantryError, Unavailable
 
 if TYPE_CHECKING:
     from gantrymq.clients.receipts import Pending
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     Row = tuple[int, int, Pending[Any]]
 
+_PAUSE_S: Final = 0.02
 log = logging.getLogger("gantrymq")
 
 
@@ -80,8 +82,11 @@ class Watched:
                 completions=lambda: bool(self._coming),
                 deadline=link.deadline(None),
             )
-        except (Timeout, BrokerGone):
+        except Evicted:
+            raise
+        except Unavailable:  # no broker, or nothing to attach again with: it waits on in the ring
             link.require_open()
+            pause(_PAUSE_S)
 
     def _take_ready(self) -> list[Pending[Any]]:
         with self._link.lock:

@@ -28,7 +28,7 @@ from gantrymq.clients.lane import DRAIN_ROWS, WriterLane
 from gantrymq.clients.message import check_topic
 from gantrymq.clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
 from gantrymq.clients.routes import Routes
-from gantrymq.clients.session import Session, Turn, deadline_after, now_ns, pause
+from gantrymq.clients.session import Replacing, Session, Turn, deadline_after, now_ns, pause
 from gantrymq.clients.watched import Watched
 from gantrymq.shm import layout, limits
 from gantrymq.shm.codes import EntryFlag, Status
@@ -82,7 +82,6 @@ class WriterLink:
         self._home = home
         self._identity = os.urandom(10)
         self.identity = (self._identity.hex().upper(), _HOST + BROKER_PORT.to_bytes(4, "big"))
-        self._up_bytes = 0
         #: Status, route and queue id of refusals that no receipt tells of.
         self._refused: Counter[tuple[int, int, int]] = Counter()
         self._given_up = 0  # last seq that a failure of the store has decided
@@ -100,7 +99,7 @@ class WriterLink:
     def open(self) -> None:
         """Attach for the first time. Raises BrokerGone, NotPermitted, Incompatible."""
         answer_by = deadline_after(self.timeout)
-        session = Session(self._home, self._identity, up_bytes=self._up_bytes, answer_by=answer_by)
+        session = Session(self._home, self._identity, answer_by=answer_by)
         self._attach(session, WriterLane(session.arena, session.plan.writer, 0, 0))
         self.is_open = True
 
@@ -436,6 +435,7 @@ class WriterLink:
         _links.add(self)  # also one that the collector has taken out, and a finalizer uses again
         self.session = session
         self.lane = lane
+        self.is_away = False
         self._board_bytes = session.board.array()
         if self.fast is not None:
             self.fast.attach(
@@ -516,14 +516,15 @@ class WriterLink:
         self.require_open()
         if threading.get_ident() in self._impatient:
             raise BrokerGone("the broker is away")
-        self._replace_session(deadline, self._up_bytes, is_done)
+        self._replace_session(deadline, self.lane.plan.up_bytes, is_done)
 
     def _replace_session(
         self, deadline: int, up_bytes: int, is_done: Callable[[], bool] = lambda: False
     ) -> None:
-        """Go on with a new session and what may not be in the log; a failure changes nothing.
+        """Go on with a new session and what may not be in the log.
 
-        One thread at a time does so, the others wait for it; the lock is held.
+        If that fails, the next call goes on as before, or with a new one if the broker may have
+        heard of this. One thread at a time does so, the others wait for it; the lock is held.
         """
         if self.fast is not None:
             self.fast.detach()
@@ -590,11 +591,10 @@ class WriterLink:
         completed = int(self.lane.words[frames.COMPLETED])
         lane = WriterLane(session.arena, session.plan.writer, self.lane.seq, completed)
         lane.refill(entries)
+        session.writer_bell.ring()  # before: who finds the session finds its entries on their way
         old = self.session
         self._attach(session, lane)
-        self.is_away = False
         old.close()
-        session.writer_bell.ring()
 
     def _wait_for_handover(self, session: Session, deadline: int) -> None:
         """Until a living writer has let go of the old ring: it does so when it takes the new one.
@@ -608,7 +608,8 @@ class WriterLink:
 
     def _open_session(self, up_bytes: int, deadline: int) -> tuple[Session, int]:
         """A session under the old identity, and how many routes it knows. Raises Incompatible."""
-        session = Session(self._home, self._identity, up_bytes=up_bytes, answer_by=deadline)
+        replacing = Replacing(self.session, up_bytes)
+        session = Session(self._home, self._identity, replacing=replacing, answer_by=deadline)
         session.require_store(self.session.store_id)
         try:
             known = self.routes.attach(session)
@@ -623,7 +624,7 @@ class WriterLink:
         wanted = limits.WRITER_UP_BYTES
         while wanted < 4 * (size + layout.ENTRY_BYTES + limits.PROPERTIES_BYTES_MAX):
             wanted *= 2
-        if not self._up_bytes < wanted <= limits.WRITER_UP_BYTES_MAX:
+        if wanted > limits.WRITER_UP_BYTES_MAX:
             raise MessageIllegal(
                 f"{size} bytes at once do not fit into the ring to the broker, which has"
                 f" {limits.WRITER_UP_BYTES_MAX >> 20} MiB at most, and a batch a quarter of that:"
@@ -631,8 +632,6 @@ class WriterLink:
             )
         self._unlocked(partial(self.wait_taken, deadline))
         self._replace_session(deadline, wanted)
-        if self.lane.plan.up_bytes >= wanted:  # else another thread has replaced it meanwhile
-            self._up_bytes = wanted
 
     def ring_if_wanted(self) -> None:
         if self.lane.wants_bell:

@@ -6,22 +6,27 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import IO, Final, Self
+from queue import SimpleQueue
+from typing import IO, Final, Self, TypeVar
 
 from gantrymq.brokerd import temporaryhome
 from gantrymq.clients.closing import Closing, OfOneProcess
 from gantrymq.clients.home import read_board_file
 from gantrymq.clients.running import ready_board
-from gantrymq.shm.board import unlink_board
+from gantrymq.clients.shortwaits import start, take
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import Closed, GantryError, SettingIllegal, StoreFailed
 from gantrymq.shm.fromhandlers import Suppressed
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.ownfiles import appending, replace_whole
+
+T = TypeVar("T")
 
 #: Kernels may have to be compiled first.
 _START_S: Final = 300.0
@@ -60,14 +65,23 @@ class Broker(Closing, OfOneProcess):
         process per agent. Raises SettingIllegal, or StoreFailed with what it said if it fails.
         """
         judge_settings(settings)
+        return _unbroken(partial(cls._made, _OF_ITS_KIND | settings), cls._discard)
+
+    @classmethod
+    def _made(cls, settings: dict[str, object], given_up: threading.Event) -> Self:
         home, word = temporaryhome.make()
         try:
-            broker = cls(home, word, _start(home, word, _OF_ITS_KIND | settings))
-            broker._wait_until_ready()
+            broker = cls(home, word, _start(home, word, settings))
+            broker._wait_until_ready(given_up)
         except BaseException:
-            temporaryhome.remove(home, word)
+            _remove(home, word)
             raise
         return broker
+
+    def _discard(self) -> None:
+        """Nobody gets it."""
+        self._kill()
+        self.close()
 
     def __repr__(self) -> str:
         state = "running" if self.process.poll() is None else "stopped"
@@ -100,8 +114,12 @@ class Broker(Closing, OfOneProcess):
         given = parse_json((self.home / _SETTINGS_NAME).read_text(encoding="utf-8"))
         # What a killed life announced must not be taken for the next one's.
         self._earlier_board = read_board_file(self.home).get("board", "")
-        self.process = _start(self.home, self._word, given)
-        self._wait_until_ready()
+        _unbroken(partial(self._begin, given), Broker._kill)
+
+    def _begin(self, settings: dict[str, object], given_up: threading.Event) -> Self:
+        self.process = _start(self.home, self._word, settings)
+        self._wait_until_ready(given_up)
+        return self
 
     def close(self) -> None:
         """Stop, and remove every file and the shared memory. A forked child's does nothing."""
@@ -109,10 +127,7 @@ class Broker(Closing, OfOneProcess):
             return
         self.stop()
         self._is_closed = True
-        board = read_board_file(self.home).get("board")
-        if board:  # a killed one could not remove it
-            unlink_board(board)
-        temporaryhome.remove(self.home, self._word)
+        _remove(self.home, self._word)
 
     def __enter__(self) -> Self:
         self._require_own()
@@ -133,21 +148,30 @@ class Broker(Closing, OfOneProcess):
                 " one; to go on with the files use `stop` and `start` before `close`"
             )
 
-    def _leave_to_parent(self) -> None:
-        """In a forked child: let go of the pipe at whose end the broker stops."""
+    def _let_go(self) -> None:
+        """Of the pipe at whose end the broker stops; a forked child has its own of it."""
         if self.process.stdin:
             self.process.stdin.close()
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, given_up: threading.Event) -> None:
+        """If that fails its process is over."""
         deadline = time.monotonic() + _START_S
-        while not self._is_ready():
-            if self.process.poll() is not None:
-                raise _failure(self.home, self.process.returncode)
-            if time.monotonic() > deadline:
-                self.process.kill()
-                self.process.wait()
-                raise StoreFailed(f"the temporary broker was not ready after {_START_S:.0f} s")
-            time.sleep(_PAUSE_S)
+        try:
+            while not self._is_ready():
+                if self.process.poll() is not None:
+                    raise _failure(self.home, self.process.returncode)
+                if time.monotonic() > deadline:
+                    raise StoreFailed(f"the temporary broker was not ready after {_START_S:.0f} s")
+                if given_up.wait(_PAUSE_S):
+                    raise Closed("nobody waits for the temporary broker any more")
+        except BaseException:
+            self._kill()
+            raise
+
+    def _kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._let_go()
 
     def _is_ready(self) -> bool:
         return ready_board(self.home, but=self._earlier_board) is not None
@@ -158,7 +182,7 @@ _brokers: weakref.WeakSet[Broker] = weakref.WeakSet()
 
 def _close_in_child() -> None:
     for broker in list(_brokers):
-        broker._leave_to_parent()
+        broker._let_go()
 
 
 os.register_at_fork(after_in_child=_close_in_child)
@@ -169,6 +193,52 @@ def judge_settings(settings: Mapping[str, object]) -> None:
     from gantrymq.brokerd.config import load
 
     load(given=_OF_ITS_KIND | dict(settings))
+
+
+def _remove(home: Path, word: str) -> None:
+    """The files of a broker that has ended, and its boards: a killed one could not remove them."""
+    from gantrymq.brokerd.epoch import forget_old_boards
+
+    with Suppressed(FileNotFoundError):  # it has made no store
+        forget_old_boards(home, keep="")
+    temporaryhome.remove(home, word)
+
+
+def _unbroken(make: Callable[[threading.Event], T], undo: Callable[[T], object]) -> T:
+    """What `make` makes in a thread: no signal handler comes amid that, only amid the wait for it.
+
+    One that raises there has it undone. `make` is to end early, with nothing left, once the event
+    that it is given is set. (`Thread.join` would take the thread for ended where one has raised.)
+    """
+    begun, given_up = threading.Event(), threading.Event()
+    made: list[T] = []
+    failed: list[BaseException] = []
+    ended: SimpleQueue[None] = SimpleQueue()
+
+    def run() -> None:
+        begun.set()
+        try:
+            if given_up.is_set():  # maybe nobody waits for the end
+                return
+            made.append(make(given_up))
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            ended.put(None)
+
+    try:
+        start(threading.Thread(target=run, name="gantrymq-temporary"))
+        take(ended)
+    except BaseException:
+        given_up.set()
+        if begun.is_set() and not (made or failed):
+            take(ended)
+        for one in made:
+            undo(one)
+        raise
+    if failed:
+        raise failed[0]
+    return made[0]  # by no call: no handler comes behind it
 
 
 _SETTINGS_NAME: Final = "given.json"

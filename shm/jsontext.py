@@ -13,10 +13,14 @@ from typing import Any, Final
 
 from gantrymq.shm.fromhandlers import require_ours
 
+#: Some editors begin a file in UTF-8 with it. Python's "utf-8-sig" takes it away in Python's code:
+#: of what a signal handler raises there CPython makes another error, which seems to be the text's.
+BYTE_ORDER_MARK: Final = "\ufeff"
+
 
 def parse_json(data: bytes | bytearray | str) -> Any:  # noqa: ANN401 - JSON
     """The value of a text, in UTF-8 if it is bytes. Raises ValueError, and nothing else."""
-    text = data if isinstance(data, str) else data.decode("utf-8-sig")
+    text = data if isinstance(data, str) else data.decode().removeprefix(BYTE_ORDER_MARK)
     try:
         return _DECODER.decode(text)
     except RecursionError as error:

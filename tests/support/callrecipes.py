@@ -23,6 +23,7 @@ from gantrymq import (
     TransactionResolution,
 )
 from gantrymq.shm.errors import ArgumentIllegal
+from gantrymq.shm.limits import WRITER_UP_BYTES
 from tests.support.push import FIRST, PATIENCE_S
 
 
@@ -248,6 +249,33 @@ RECIPES: dict[str, Recipe] = {
     "Broker.stop": lambda s: (lambda: None, {}),
     "Broker.close": lambda s: (lambda: None, {}),
 }  # fmt: skip
+
+
+#: What does not fit into the ring that a producer begins with.
+LARGE = bytes(WRITER_UP_BYTES // 2 + 1)
+
+
+def growing(name: str) -> Recipe:
+    """The first large send of a producer, which goes on with another session for it."""
+
+    def recipe(scene: Scene) -> tuple[Call, dict[str, object]]:
+        producer = Producer(scene.broker.home)
+        producer.send(scene.topic, b"x")
+        many = name == "send_batch"
+
+        def call(payload: object) -> None:
+            with producer:
+                getattr(producer, name)(scene.topic, payload)
+
+        return call, {"payload": [LARGE] if many else LARGE}
+
+    return recipe
+
+
+#: Calls whose way another one of the same name is: each needs a producer of its own.
+GROWING: dict[str, Recipe] = {
+    f"large {name}": growing(name) for name in ("send", "send_async", "send_oneway", "send_batch")
+}
 
 
 def settings_judged(**settings: Any) -> None:  # noqa: ANN401

@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import IO, Any
 
 import gantrymq.temporary
@@ -110,7 +111,15 @@ class _Nursery:
 
 @cache
 def _nursery() -> _Nursery:
-    return _Nursery()
+    """Made by a thread that never ends: what it starts is killed as its maker's thread ends."""
+    made: SimpleQueue[_Nursery] = SimpleQueue()
+
+    def make() -> None:
+        made.put(_Nursery())
+        threading.Event().wait()
+
+    threading.Thread(target=make, name="nursery", daemon=True).start()
+    return made.get()
 
 
 def run_forked(

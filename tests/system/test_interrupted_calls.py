@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from typing import NoReturn
 
 import pytest
@@ -32,10 +33,11 @@ from gantrymq.shm.errors import (
     Rejected,
     TransactionFailed,
     TransactionInDoubt,
+    Unavailable,
 )
 from gantrymq.temporary import Broker
 from tests.support.brokers import ServingBroker
-from tests.support.callrecipes import RECIPES, Scene, a_scene, listen
+from tests.support.callrecipes import GROWING, RECIPES, Scene, a_scene, listen
 from tests.support.door import descriptors
 from tests.support.interrupts import FINALIZED, Interrupt, interrupt_each
 from tests.support.push import FIRST, PATIENCE_S
@@ -74,21 +76,22 @@ def stopped_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Produc
 
 @mends("S103")
 @FINALIZED
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", sorted(RECIPES | GROWING))
 def test_a_call_leaves_nothing_open(
     scene: Scene, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What pytest keeps of the log has what was left open.
     monkeypatch.setattr(logging.getLogger("gantrymq"), "disabled", True)
-    call, given = RECIPES[name](scene)
+    recipe = (RECIPES | GROWING)[name]
+    call, given = recipe(scene)
     call(**given)
 
     def play(interrupt: Interrupt) -> None:
         before = descriptors()
-        call, given = RECIPES[name](scene)
+        call, given = recipe(scene)
         with interrupt:
             call(**given)
-        call, given = RECIPES[name](scene)
+        call, given = recipe(scene)
         call(**given)
         del call, given
         poll_until(lambda: descriptors() <= before, "all is given back", PATIENCE_S)
@@ -386,3 +389,23 @@ def test_what_a_handler_raises_ends_a_wait_whatever_it_is(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@mends("S141")
+def test_who_asks_by_a_callback_waits_on_over_a_want_of_descriptors(
+    stopped: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the ring may be stored yet: nobody is told that it is not."""
+    link, tries, tried = stopped._link, count(), threading.Event()
+
+    def fail(*_given: object, **_parts: object) -> NoReturn:
+        if next(tries) > 1:
+            tried.set()
+        raise Unavailable("no descriptor is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "await_news", fail)
+        future = stopped.send_async("t", b"x")
+        future.add_done_callback(id)
+        assert tried.wait(PATIENCE_S)
+    assert not future.done()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 import pytest
 
 from gantrymq.shm.fromhandlers import Suppressed, is_ours, require_ours
+from gantrymq.shm.jsontext import parse_object
 from tests.support.trials import mends
 
 Handler = Callable[..., None]
@@ -93,3 +96,39 @@ def test_what_is_raised_again_is_in_no_cycle() -> None:
         again()
     frames = [entry.frame.f_locals for entry in raised.traceback if entry.name == "require_ours"]
     assert ["error" in one for one in frames] == [False]
+
+
+class HandledAt:
+    """`with` it: a handler raises as the n-th function of Python's begins, whoever's that is."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def _come(self, _frame: FrameType, _event: str, _value: object) -> None:
+        self.left -= 1
+        if self.left < 0:
+            sys.settrace(None)
+            raise ValueError("a handler's")
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._come)
+
+    def __exit__(self, *_error: object) -> None:
+        sys.settrace(self._before)
+
+
+@mends("S142")
+def test_what_a_handler_raises_amid_the_reading_of_json_is_its_own() -> None:
+    number, is_left = 0, True
+    taken_for_ours: list[int] = []
+    while is_left:
+        handled = HandledAt(number)
+        try:
+            with handled:
+                assert parse_object(b'\xef\xbb\xbf{"a": 1.5}') == {"a": 1.5}
+        except ValueError as error:
+            taken_for_ours += [number] if is_ours(error) else []
+        number, is_left = number + 1, handled.left < 0
+    assert number > len(("parse_object", "parse_json", "decode", "_number"))
+    assert not taken_for_ours

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from gantrymq.clients.push import consumer as consumermodule
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.shortwaits import LOOK_S, join, start, take
-from tests.support.interrupts import Interrupt, Interrupted
+from tests.support.interrupts import Interrupt, Interrupted, InterruptedAsAnError
 from tests.support.trials import mends
+from tests.support.watchdog import PATIENCE_S
 
 SLEEPS = 3
 
@@ -85,7 +87,7 @@ class Late(threading.Thread):
 
 @mends("S99")
 def test_what_a_handler_raises_as_a_thread_starts_is_what_comes_out() -> None:
-    """Also amid the wait for it, where CPython lets go of a lock twice."""
+    """Also amid the wait for it, where CPython would let go of a lock twice."""
     places, number, is_left = set(), 0, True
     while is_left:
         thread = Late()
@@ -102,7 +104,59 @@ def test_what_a_handler_raises_as_a_thread_starts_is_what_comes_out() -> None:
         number, is_left = number + 1, interrupt.was_hit
         if thread.ident is not None:
             thread.join()
-    assert "Condition._release_save" in places
+    assert "take" in places
+
+
+class Begun(threading.Thread):
+    """Says so once Python has noted that it runs."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.has_begun = threading.Event()
+
+    def run(self) -> None:
+        self.has_begun.set()
+
+
+@mends("S144")
+def test_a_handler_that_raises_as_the_new_thread_runs_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`Thread.start` takes what is raised there for a thread that did not begin, and forgets it."""
+    begin: Any = vars(threading)["_start_new_thread"]
+    thread = Begun()
+
+    def begin_and_handle(*given: Any) -> Any:  # noqa: ANN401
+        number = begin(*given)
+        thread.has_begun.wait()
+        if threading.current_thread() is threading.main_thread():
+            raise TimeoutError("a handler's")  # none runs elsewhere
+        return number
+
+    monkeypatch.setattr(threading, "_start_new_thread", begin_and_handle)
+    with suppress(TimeoutError):
+        start(thread)
+    assert thread.has_begun.is_set()
+    thread.join()
+    assert thread not in threading.enumerate()
+
+
+@mends("S144")
+def test_what_a_handler_raises_ends_no_thread(recwarn: pytest.WarningsRecorder) -> None:
+    """One that Python has forgotten would end by KeyError as it begins."""
+    number, is_left, begun = 0, True, 0
+    while is_left:
+        thread = Begun()
+        interrupt = Interrupt(number, kind=InterruptedAsAnError)
+        with interrupt:
+            start(thread)
+        if "take" in interrupt.place or not interrupt.was_hit:
+            assert thread.has_begun.wait(PATIENCE_S)
+            thread.join()
+            begun += 1
+        number, is_left = number + 1, interrupt.was_hit
+    assert begun > 1
+    assert not recwarn.list
 
 
 def test_a_thread_that_cannot_be_started_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
