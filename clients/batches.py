@@ -13,7 +13,7 @@ from gantrymq.clients import message as rules
 from gantrymq.clients.arguments import QUEUE_ID
 from gantrymq.clients.delays import DELAY_PARTS, is_delayed
 from gantrymq.clients.message import Message, SendReceipt
-from gantrymq.clients.receipts import PAGE_BITS, Page, Pages, Pending, ReceiptFuture
+from gantrymq.clients.receipts import PAGE_BITS, Page, Pending, ReceiptFuture
 from gantrymq.clients.routes import Routes
 from gantrymq.clients.session import Session
 from gantrymq.clients.transactions.transaction import Transaction
@@ -223,16 +223,14 @@ class BatchFuture(Pending[Sequence[SendReceipt]]):
     _before: tuple[Page, ...] = ()
 
     @classmethod
-    def of(cls, pages: Pages, last: int, count: int, facts: Facts) -> BatchFuture:
-        """The receipts of `count` seqs up to `last`: their pages are kept alive."""
+    def of(cls, pages: Sequence[Page], last: int, count: int, facts: Facts) -> BatchFuture:
+        """The receipts of `count` seqs up to `last`, whose pages these are."""
         future = cls()
-        future._page = pages.page_of(last)
+        *before, future._page = pages
         future._seq, future._count = last, count
         future._topic, level = facts
-        first_page, last_page = (last - count + 1) >> PAGE_BITS, last >> PAGE_BITS
-        if first_page != last_page:
-            earlier = range(first_page, last_page)
-            future._before = tuple(pages.page_of(number << PAGE_BITS) for number in earlier)
+        if before:
+            future._before = tuple(before)
         if level:
             future._level = level
         return future

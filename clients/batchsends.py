@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gantrymq.clients.backlog import Put
     from gantrymq.clients.message import Message
+    from gantrymq.clients.receipts import Page
     from gantrymq.clients.sends import Sends
 
 
@@ -81,8 +82,9 @@ class BatchSends:
         deadline = link.deadline(timeout)
         link.know(wished.topic, deadline)
         with link.lock:
-            last = self._put(wished, flags, deadline)
-            future = BatchFuture.of(link.pages, last, len(wished.items), (wished.topic, level))
+            pages: list[Page] = []
+            last = self._put(wished, flags, deadline, pages)
+            future = BatchFuture.of(pages, last, len(wished.items), (wished.topic, level))
         link.look_now_and_then(last, len(wished.items))
         return future
 
@@ -93,22 +95,23 @@ class BatchSends:
             return 0
         return int(fast.batch(wished.items, wished.common_topic, wished.tag, flags))
 
-    def _put(self, wished: Wished, flags: int, deadline: int) -> int:
-        """Put a batch as soon as there is room; its last seq. The lock is held."""
-        link = self._link
+    def _put(self, wished: Wished, flags: int, deadline: int, pages: list[Page]) -> int:
+        """Put a batch as soon as there is room; its last seq, and its pages. The lock is held."""
+        link, count = self._link, len(wished.items)
         link.require_open()
         laid: LaidOut | None = None
 
         def attempt() -> int:
             nonlocal laid
             session = link.living(deadline)
-            last = self._put_plain(wished, flags)
+            last = link.claim(partial(self._put_plain, wished, flags), count, pages)
             if last:
                 return last
             if laid is None:
                 laid = lay_out(wished.messages(), link.routes, session)
             form = self._sends.form(flags, 0, laid.queue_id)
-            return link.lane.put_batch(form, laid.payload, laid.lengths)
+            put = partial(link.lane.put_batch, form, laid.payload, laid.lengths)
+            return link.claim(put, count, pages)
 
         last = link.put_until_room(attempt, deadline, lambda: laid.entry_bytes if laid else 0)
         link.require_taken()

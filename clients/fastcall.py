@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,10 @@ from gantrymq.shm.codes import Level
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.jit import JIT_OFF, HoldsState
 from gantrymq.shm.kernels import fastbatch, fastput, ring
+
+if TYPE_CHECKING:
+    from gantrymq.clients.receipts import ReceiptFuture
+    from gantrymq.clients.transactions.transaction import HalfReceipt
 
 
 @cache
@@ -82,10 +86,10 @@ class FastPut(HoldsState):
     def __init__(
         self,
         oneway: Callable[..., None],
-        urgent: Callable[..., int],
-        urgent_durable: Callable[..., int],
-        asynchronous: Callable[..., object],
-        half: Callable[..., int],
+        urgent: Callable[..., ReceiptFuture],
+        urgent_durable: Callable[..., ReceiptFuture],
+        asynchronous: Callable[..., ReceiptFuture],
+        half: Callable[..., HalfReceipt],
     ) -> None:
         """The methods are Python's way, for calls in another form."""
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
@@ -129,18 +133,18 @@ class FastPut(HoldsState):
         if "state" in vars(self):
             self.state[enabled] = 0
 
-    def make_receipts(self, kind: type, turn: Callable[[int], object]) -> None:
-        """Let `asynchronous` make objects of a class that takes no arguments.
+    def make_receipts(self, kind: type, of_half: type) -> None:
+        """Let puts make objects of classes that take no arguments, `half` of the second one.
 
-        It sets `_page`, `_seq` and `_topic`, `_level` if that is not WRITTEN, `_mode` and `_value`
-        of a delay; `turn(seq)` gives the page of a seq and calls `turn_page`.
+        They set `_page`, `_seq` and `_topic`, `_level` if that is not WRITTEN, `_mode` and `_value`
+        of a delay.
         """
         attributes = ("_page", "_seq", "_topic", "_level", "_mode", "_value")
         names = tuple(map(sys.intern, attributes))
-        self._hold(kind, turn, names, Level.DURABLE)
+        self._hold(kind, of_half, names, Level.DURABLE)
         self.state[fastput.DURABLE_LEVEL] = id(Level.DURABLE)
         self.state[fastput.FUTURE] = id(kind)
-        self.state[fastput.TURN_METHOD] = id(turn)
+        self.state[fastput.FUTURE_OF_HALF] = id(of_half)
         places = (
             fastput.NAME_PAGE, fastput.NAME_SEQ, fastput.NAME_TOPIC, fastput.NAME_LEVEL,
             fastput.NAME_MODE, fastput.NAME_VALUE,
@@ -282,18 +286,18 @@ class FastPut(HoldsState):
 
     # Machine code stands in place of these.
 
-    def urgent(self, topic: str, body: object, *, tag: str | None = None) -> int:
-        """Put a message for a sender who waits; its seq."""
+    def urgent(self, topic: str, body: object, *, tag: str | None = None) -> ReceiptFuture:
+        """Put a message for a sender who waits; its receipt."""
         raise NotImplementedError
 
-    def urgent_durable(self, topic: str, body: object, *, tag: str | None = None) -> int:
+    def urgent_durable(self, topic: str, body: object, *, tag: str | None = None) -> ReceiptFuture:
         """As `urgent`; the flusher is to sync at once."""
         raise NotImplementedError
 
     def half(
         self, topic: str, body: object, block: bytes, flags: int, *, tag: str | None = None
-    ) -> int:
-        """Put the half of a transaction; its seq."""
+    ) -> HalfReceipt:
+        """Put the half of a transaction; its receipt."""
         raise NotImplementedError
 
     def batch(self, items: list[Any], topic: str | None, tag: str | None, flags: int) -> int:

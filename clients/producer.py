@@ -18,7 +18,7 @@ from gantrymq.clients.backlog import Put
 from gantrymq.clients.batches import BatchFuture
 from gantrymq.clients.batchsends import BatchSends
 from gantrymq.clients.closing import OfOneProcess
-from gantrymq.clients.delays import DELAY_PARTS, NOW, due_of
+from gantrymq.clients.delays import DELAY_PARTS, NOW, Due, due_of
 from gantrymq.clients.fastcall import FastPut, is_available, make_native
 from gantrymq.clients.home import find_home
 from gantrymq.clients.message import (
@@ -34,12 +34,12 @@ from gantrymq.clients.message import (
 )
 from gantrymq.clients.recalloutcome import RecallOutcome
 from gantrymq.clients.recalls import Recaller
-from gantrymq.clients.receipts import ReceiptFuture
+from gantrymq.clients.receipts import Page, ReceiptFuture
 from gantrymq.clients.sends import DURABLE, RECEIPT, URGENT, Sends
 from gantrymq.clients.transactions.desk import Transactions, require_group
 from gantrymq.clients.transactions.halves import HalfSends
 from gantrymq.clients.transactions.resolution import TransactionResolution
-from gantrymq.clients.transactions.transaction import Transaction
+from gantrymq.clients.transactions.transaction import HalfReceipt, Transaction
 from gantrymq.shm import jit
 from gantrymq.shm.codes import Level
 from gantrymq.shm.errors import MessageIllegal
@@ -90,8 +90,8 @@ class Producer(HoldsState, OfOneProcess):
         batches = self._batches = BatchSends(sends)
         self._halves = HalfSends(sends)
         self._put_batch_urgent: Callable[..., BatchFuture] = batches.urgent
-        self._put_urgent: Callable[..., int] = self._submit_urgent
-        self._put_durable: Callable[..., int] = self._submit_durable
+        self._put_urgent: Callable[..., ReceiptFuture] = self._submit_urgent
+        self._put_durable: Callable[..., ReceiptFuture] = self._submit_durable
         if is_available():
             fast = self._link.fast = FastPut(
                 self._send_oneway,
@@ -100,7 +100,7 @@ class Producer(HoldsState, OfOneProcess):
                 self._send_async,
                 self._halves.submit,
             )
-            fast.make_receipts(ReceiptFuture, self._link.turn_page)
+            fast.make_receipts(ReceiptFuture, HalfReceipt)
             fast.know_messages(Message, NO_PROPERTIES)
             fast.make_batches(BatchFuture, batches.asynchronous, batches.urgent)
             fast.give_to(self)
@@ -165,8 +165,8 @@ class Producer(HoldsState, OfOneProcess):
             level = self._sends.known_level(message, durability)
             if level is not None:
                 put = self._put_durable if level else self._put_urgent
-                seq = put(message, body, tag=parts["tag"]) if parts else put(message, body)
-                return ReceiptFuture.of(self._link.pages.page_of(seq), seq, message, level).result()
+                sent = put(message, body, tag=parts["tag"]) if parts else put(message, body)
+                return sent.result()
         wished = message_of(message, body, parts)
         return self._send(wished, durability, URGENT, timeout).result(timeout)
 
@@ -323,8 +323,14 @@ class Producer(HoldsState, OfOneProcess):
         due = due_of(wished)
         level = self._sends.level_of(wished.topic, durability, timeout)
         flags |= RECEIPT | (DURABLE if level == Level.DURABLE else 0)
-        seq = self._sends.submit(wished, flags, timeout, due)
-        return ReceiptFuture.of(self._link.pages.page_of(seq), seq, wished.topic, level, due)
+        return self._sent(wished, flags, timeout, due, level)
+
+    def _sent(
+        self, wished: Message, flags: int, timeout: float | None, due: Due, level: Level
+    ) -> ReceiptFuture:
+        pages: list[Page] = []
+        seq = self._sends.submit(wished, flags, timeout, due, pages)
+        return ReceiptFuture.of(pages[0], seq, wished.topic, level, due)
 
     def _send_async(
         self,
@@ -361,18 +367,32 @@ class Producer(HoldsState, OfOneProcess):
             self._sends.teach(message, parts.get("tag"))
         return receipt
 
-    def _submit_urgent(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
+    def _submit_urgent(
+        self,
+        topic: str,
+        body: Any,  # noqa: ANN401
+        *,
+        tag: str | None = None,
+    ) -> ReceiptFuture:
         """What the native put leaves to Python, for a sender who waits."""
-        return self._submit_waiting(Message(topic, body, tag=tag), 0)
+        return self._submit_waiting(Message(topic, body, tag=tag), Level.WRITTEN)
 
-    def _submit_durable(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
+    def _submit_durable(
+        self,
+        topic: str,
+        body: Any,  # noqa: ANN401
+        *,
+        tag: str | None = None,
+    ) -> ReceiptFuture:
         """As `_submit_urgent`; the flusher is to sync at once."""
-        return self._submit_waiting(Message(topic, body, tag=tag), DURABLE)
+        return self._submit_waiting(Message(topic, body, tag=tag), Level.DURABLE)
 
-    def _submit_waiting(self, wished: Message, flags: int) -> int:
-        seq = self._sends.submit(wished, RECEIPT | URGENT | flags, None, NOW)
+    def _submit_waiting(self, wished: Message, level: Level) -> ReceiptFuture:
+        flags = RECEIPT | URGENT | (DURABLE if level == Level.DURABLE else 0)
+        receipt = self._sent(wished, flags, None, NOW, level)
+        self._link.look_now_and_then(receipt._seq, 1)
         self._sends.teach(wished.topic, wished.tag)
-        return seq
+        return receipt
 
     def _send_oneway(
         self,

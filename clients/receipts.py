@@ -78,6 +78,11 @@ class Pages:
             self._alive.add(page)
         return page
 
+    def of_batch(self, last: int, count: int) -> tuple[Page, ...]:
+        """The pages of `count` seqs up to `last`, in order."""
+        numbers = range((last - count + 1) >> PAGE_BITS, (last >> PAGE_BITS) + 1)
+        return tuple(self.page_of(number << PAGE_BITS) for number in numbers)
+
     def give_up_beyond(self, durable: int) -> None:
         """What ends behind a position will never be durable: the store has failed."""
         for page in list(self._alive):
@@ -87,8 +92,8 @@ class Pages:
     def fill(self, rows: NDArray[np.int64], *, forget: bool = True) -> None:
         """Take completions in order of seq; forget pages that nobody can ask for any more.
 
-        The thread that sent a message may not have asked for its page yet when another thread
-        takes its completion: the newest pages are kept.
+        Whoever puts for a receipt has its page in the same step (`WriterLink.claim`, the native
+        put); so what lies before the last two is needed by nobody but its receipts.
         """
         if not len(rows):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from gantrymq.clients.delays import Due
     from gantrymq.clients.message import Message
+    from gantrymq.clients.receipts import Page
 
 RECEIPT: Final = int(EntryFlag.RECEIPT)
 DURABLE: Final = int(EntryFlag.DURABLE)
@@ -73,9 +75,13 @@ class Sends:
                     link.fast.learn(topic, tag, route, level)
 
     def submit(
-        self, wished: Message, flags: int, timeout: float | None, due: Due, half: bytes = b""
-    ) -> int:
-        """Put a message, or one of a transaction, whose properties `half` is then; its seq."""
+        self, wished: Message, flags: int, timeout: float | None, due: Due,
+        pages: list[Page] | None = None, *, half: bytes = b"",
+    ) -> int:  # fmt: skip
+        """Put a message, or one of a transaction, whose properties `half` is then; its seq.
+
+        `pages` becomes the page of its receipt.
+        """
         body = np.frombuffer(rules.check_body(wished.body).toreadonly(), np.uint8)
         extra = rules.extra_block(wished.keys, wished.properties, wished.message_group)
         link = self.link
@@ -91,9 +97,12 @@ class Sends:
             rules.check_properties_bytes(0, len(extra))
             form = self.form(flags, route, queue_id, due)
             extra_array = np.frombuffer(extra, np.uint8) if extra else _NONE
-            seq = link.put_until_room(
-                lambda: link.lane.put(form, body, extra_array), deadline, lambda: len(body)
-            )
+
+            def put() -> int:
+                return link.lane.put(form, body, extra_array)
+
+            attempt = put if pages is None else partial(link.claim, put, 1, pages)
+            seq = link.put_until_room(attempt, deadline, lambda: len(body))
             link.require_taken()
         link.ring_if_wanted()
         return seq

@@ -76,6 +76,7 @@ class WriterLink:
         self.timeout = timeout
         self.lock = threading.RLock()
         self.pages = Pages(self)
+        self._is_claiming = False  # a page is asked for
         self.routes = Routes()
         self.fast: FastPut | None = None
         self.is_open = False
@@ -213,6 +214,21 @@ class WriterLink:
                     " or its receipts are not taken; wait longer (timeout=) or send less",
                     timeout=self.timeout,
                 )
+
+    def claim(self, put: Callable[[], int], count: int, pages: list[Page]) -> int:
+        """Put `count` entries and have their pages, if they were put; the lock is held.
+
+        No page is forgotten in between, whatever a signal handler sends and takes there.
+        """
+        before = self._is_claiming
+        try:
+            self._is_claiming = True
+            last = put()
+            if last > 0:
+                pages[:] = self.pages.of_batch(last, count)
+            return last
+        finally:
+            self._is_claiming = before
 
     def _is_taken_beyond(self, seen: int) -> bool:
         return self.lane.taken() != seen
@@ -394,7 +410,7 @@ class WriterLink:
         if len(rows):
             if self.lane.words[frames.BAD] or cut_short:
                 self._note_refusals(rows)
-            self.pages.fill(rows, forget=not amid)
+            self.pages.fill(rows, forget=not (amid or self._is_claiming))
         if not amid:
             self.lane.end_drain()
         return len(rows)
@@ -402,18 +418,16 @@ class WriterLink:
     def look_now_and_then(self, last: int, count: int) -> None:
         """After `count` puts the Python way up to a seq: completions must not pile up."""
         if self.fast is not None and self.fast.is_beyond_page(last):
-            self.turn_page(last)
+            self._turn_page(self.fast, last)
         elif last & LOOK_MASK < count:
             self.look()
 
-    def turn_page(self, seq: int) -> Page:
-        """The page of a seq, for the native put; completions must not pile up while nobody asks."""
+    def _turn_page(self, fast: FastPut, seq: int) -> None:
+        """Give the native put a seq's page; completions must not pile up while nobody asks."""
         self.look()
         with self.lock:
             page = self.pages.page_of(seq)
-            if self.fast is not None:
-                self.fast.turn_page(page, (seq >> PAGE_BITS << PAGE_BITS) + PAGE_ROWS - 1)
-        return page
+            fast.turn_page(page, (seq >> PAGE_BITS << PAGE_BITS) + PAGE_ROWS - 1)
 
     def _note_refusals(self, rows: NDArray[np.int64]) -> None:
         """Keep refusals that no receipt will tell: of one-way sends."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gantrymq.clients.delays import Due
     from gantrymq.clients.message import MessageParts, SendReceipt
+    from gantrymq.clients.receipts import Page
     from gantrymq.clients.sends import Sends
 
 _TAG: Final = {"tag"}
@@ -34,7 +35,7 @@ class HalfSends:
     def __init__(self, sends: Sends) -> None:
         self._sends = sends
         self._link = sends.link
-        self.put: Callable[..., int] = self.submit
+        self.put: Callable[..., HalfReceipt] = self.submit
 
     def submit(
         self,
@@ -44,17 +45,25 @@ class HalfSends:
         flags: int,
         *,
         tag: str | None = None,
-    ) -> int:
+    ) -> HalfReceipt:
         """What the native put leaves to Python; `block` is what the extras begin with.
 
         Raises BrokerGone at once for who does not wait.
         """
         wished = Message(topic, body, tag=tag)
-        seq = self._in_time(flags, lambda: self._sends.submit(wished, flags, None, HALF, block))
+        half = self._in_time(flags, lambda: self._sent(wished, flags, None, block, Level.WRITTEN))
+        self._link.look_now_and_then(half._seq, 1)
         self._sends.teach(topic, tag)
-        return seq
+        return half
 
-    def _in_time(self, flags: int, put: Callable[[], int]) -> int:
+    def _sent(
+        self, wished: Message, flags: int, timeout: float | None, half: bytes, level: Level
+    ) -> HalfReceipt:
+        pages: list[Page] = []
+        seq = self._sends.submit(wished, flags, timeout, HALF, pages, half=half)
+        return HalfReceipt.of(pages[0], seq, wished.topic, level)
+
+    def _in_time(self, flags: int, put: Callable[[], HalfReceipt]) -> HalfReceipt:
         """Put; who does not wait for the receipt does not wait for the broker."""
         return put() if flags & URGENT else self._link.at_once(put)
 
@@ -166,30 +175,29 @@ class HalfSends:
         parts: MessageParts,
     ) -> HalfReceipt:
         durability, timeout, flags = wishes
-        link = self._link
         if timeout is None and type(message) is str and (not parts or parts.keys() == _TAG):
             level = self._sends.known_level(message, durability)
             if level is not None:
                 if level and (durability is not None or flags & URGENT):
                     flags |= DURABLE  # who does not wait is content with the sync of the commit
                 if parts:
-                    seq = self.put(message, body, block, flags, tag=parts["tag"])
+                    half = self.put(message, body, block, flags, tag=parts["tag"])
                 else:
-                    seq = self.put(message, body, block, flags)
-                return HalfReceipt.of(link.pages.page_of(seq), seq, message, level)
+                    half = self.put(message, body, block, flags)
+                if level:
+                    half._level = level
+                return half
         wished = message_of(message, body, parts)
         extras, properties = half_extras(due_of(wished), wished.properties)
         if properties is not wished.properties:
             wished = _with_properties(wished, properties)
-        levels = []
 
-        def put() -> int:
-            levels.append(self._sends.level_of(wished.topic, durability, timeout))
-            more = DURABLE if levels[-1] == Level.DURABLE else 0
-            return self._sends.submit(wished, flags | more, timeout, HALF, block + extras)
+        def put() -> HalfReceipt:
+            level = self._sends.level_of(wished.topic, durability, timeout)
+            more = DURABLE if level == Level.DURABLE else 0
+            return self._sent(wished, flags | more, timeout, block + extras, level)
 
-        seq = self._in_time(flags, put)
-        return HalfReceipt.of(link.pages.page_of(seq), seq, wished.topic, levels[-1])
+        return self._in_time(flags, put)
 
 
 def _with_properties(message: Message, properties: Mapping[str, str]) -> Message:

@@ -36,14 +36,13 @@ LOOKED: Final = 6  # when Python has looked last whether the broker is there, as
 ONEWAY_METHOD: Final = 5  # address of the Python method for everything else
 URGENT_METHOD: Final = 14
 PAGE: Final = 15  # address of the page that receipts of the next seqs refer to
-PAGE_LAST: Final = 16  # last seq of that page
-TURN_METHOD: Final = 17  # address of what gives the page of a seq, and moves PAGE on
+PAGE_LAST: Final = 16  # last seq of that page; whose seq would be larger goes the Python way
+FUTURE_OF_HALF: Final = 17  # as FUTURE
 ASYNC_METHOD: Final = 18
 FUTURE: Final = 19  # address of the class of receipts, and of its attributes' names
 NAME_PAGE: Final = 20
 NAME_SEQ: Final = 21
 NAME_TOPIC: Final = 22
-SEQ_OBJECT: Final = 23  # argument of TURN_METHOD
 DURABLE_METHOD: Final = 24
 LEVEL_NAME: Final = 25  # addresses of the interned texts "durability", "written", "durable"
 WRITTEN_TEXT: Final = 26
@@ -225,23 +224,16 @@ if not JIT_OFF:
         release(number)
 
     @kernel()
-    def _future(state: Words, base: int, topic: int, seq: int, facts: tuple[int, int, int]) -> int:
-        """A receipt of the class FUTURE with its attributes; 0 with an exception set.
+    def _future(state: Words, kind: int, topic: int, seq: int, facts: tuple[int, int, int]) -> int:
+        """A receipt of a class with its attributes; 0 with an exception set.
 
         `facts`: the level that it waits for, mode and value of its delay.
         """
         level, mode, value = facts
-        number = number_object(seq)
         page = state[PAGE]
-        if seq > state[PAGE_LAST]:
-            state[SEQ_OBJECT] = number
-            page = call_object(state[TURN_METHOD], base + 8 * SEQ_OBJECT, 1, 0)
-            if page == 0:
-                release(number)
-                return 0
-        else:
-            retain(page)  # making objects may run Python, which may turn the page
-        receipt = call_object(state[FUTURE], 0, 0, 0)
+        retain(page)  # making objects may run Python, which may turn the page
+        number = number_object(seq)
+        receipt = call_object(kind, 0, 0, 0)
         if receipt != 0:
             set_attribute(receipt, state[NAME_PAGE], page)
             set_attribute(receipt, state[NAME_SEQ], number)
@@ -291,15 +283,21 @@ if not JIT_OFF:
         return put_send(arena, lane, form, payload)
 
     @kernel()
+    def _fits_page(state: Words) -> bool:
+        """Whether the completion of what is put next will be in PAGE."""
+        return bool(machine.words_at(state[LANE])[frames.SEQ] < state[PAGE_LAST])
+
+    @kernel()
     def _submit(state: Words, base: int, arguments: int, count: int, names: int, flags: int) -> int:
         """Put one message; its seq, or 0 if it must go the Python way.
 
-        With flags of a receipt, ASKED becomes the level that it waits for.
+        With flags of a receipt its completion will be in PAGE; if these are no others, ASKED
+        becomes the level that it waits for.
         """
         call = machine.words_at(arguments)
         tag = tag_of(state, arguments, count, names)
         slot = cached_route(state, call[0], tag) if tag >= 0 and count == 2 else 0
-        if not slot:
+        if not slot or (flags & RECEIPT and not _fits_page(state)):
             return 0
         if flags == RECEIPT:
             if state[ASKED] == NOT_ASKED:
@@ -321,12 +319,13 @@ if not JIT_OFF:
     def _submit_half(state: Words, base: int, arguments: int, names: int) -> int:
         """Put the half of a transaction; its seq, or 0 if it must go the Python way.
 
-        Arguments: topic, body, properties, flags. A delay is a property, for Python to write.
+        Its completion will be in PAGE. Arguments: topic, body, properties, flags. A delay is a
+        property, for Python to write.
         """
         call = machine.words_at(arguments)
         tag = tag_of(state, arguments, 4, names)
         slot = cached_route(state, call[0], tag) if tag >= 0 else 0
-        if not slot or state[MODE] or state[ASKED] != NOT_ASKED:
+        if not slot or state[MODE] or state[ASKED] != NOT_ASKED or not _fits_page(state):
             return 0
         body = as_bytes(call[1], base + 8 * DATA, base + 8 * LENGTH)
         if body != 0 or as_bytes(call[2], base + 8 * EXTRA_DATA, base + 8 * EXTRA_LENGTH) != 0:
@@ -355,15 +354,13 @@ if not JIT_OFF:
 
     @method
     def urgent(base: int, arguments: int, count: int, names: int) -> int:
-        """METH_FASTCALL | METH_KEYWORDS: put one message for a sender who waits, return its seq.
-
-        The writer is woken from a nap.
-        """
+        """As `asynchronous`, for a sender who waits: the writer is woken from a nap."""
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, SYNC)
         if seq == 0:
             return call_object(state[URGENT_METHOD], arguments, count, names)
-        return number_object(seq)
+        facts = (0, state[MODE], state[VALUE])
+        return _future(state, state[FUTURE], machine.words_at(arguments)[0], seq, facts)
 
     @method
     def asynchronous(base: int, arguments: int, count: int, names: int) -> int:
@@ -372,9 +369,8 @@ if not JIT_OFF:
         seq = _submit(state, base, arguments, count, names, RECEIPT)
         if seq == 0:
             return call_object(state[ASYNC_METHOD], arguments, count, names)
-        # Read now: turning a page runs Python, where another thread may put.
         facts = (state[ASKED], state[MODE], state[VALUE])
-        return _future(state, base, machine.words_at(arguments)[0], seq, facts)
+        return _future(state, state[FUTURE], machine.words_at(arguments)[0], seq, facts)
 
     @method
     def urgent_durable(base: int, arguments: int, count: int, names: int) -> int:
@@ -383,11 +379,12 @@ if not JIT_OFF:
         seq = _submit(state, base, arguments, count, names, SYNC_DURABLE)
         if seq == 0:
             return call_object(state[DURABLE_METHOD], arguments, count, names)
-        return number_object(seq)
+        facts = (1, state[MODE], state[VALUE])
+        return _future(state, state[FUTURE], machine.words_at(arguments)[0], seq, facts)
 
     @method
     def half(base: int, arguments: int, count: int, names: int) -> int:
-        """METH_FASTCALL | METH_KEYWORDS: put the half of a transaction, return its seq.
+        """METH_FASTCALL | METH_KEYWORDS: put the half of a transaction, return its receipt.
 
         `half(topic, body, properties, flags, tag=...)`; `properties` are bytes.
         """
@@ -395,4 +392,5 @@ if not JIT_OFF:
         seq = _submit_half(state, base, arguments, names) if count == 4 else 0
         if seq == 0:
             return call_object(state[HALF_METHOD], arguments, count, names)
-        return number_object(seq)
+        topic = machine.words_at(arguments)[0]
+        return _future(state, state[FUTURE_OF_HALF], topic, seq, (0, 0, 0))
