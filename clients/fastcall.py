@@ -252,6 +252,7 @@ class FastPut(HoldsState):
         self._is_attached = False
         self._enable()
         self._bell = None
+        self.turn_page(None, 0)  # it knows the producer: what is closed goes without the collector
 
     def hold_back(self, held: bool) -> None:
         """Likewise, while earlier sends wait for the broker."""

@@ -11,7 +11,7 @@ import pkgutil
 import random
 import socket
 import sys
-from _thread import RLock
+from _thread import RLock, start_new_thread
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -91,6 +91,7 @@ def _put_in_place() -> None:
             (real_os, _Os()),
             (RLock, simthreads.RLock),
             (SimpleQueue, simthreads.SimpleQueue),
+            (start_new_thread, simthreads.start_new_thread),
             (PosixStorage, _storage),
         )
     }

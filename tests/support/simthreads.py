@@ -307,6 +307,11 @@ class Thread:
         return self._actor is not None and not self._actor.has_ended
 
 
+def start_new_thread(act: Callable[..., object], given: tuple[object, ...]) -> None:
+    """`_thread.start_new_thread` of what starts another one, and does not wait: at once."""
+    act(*given)
+
+
 class Local:
     """`threading.local`: attributes of each thread, and what they are at first."""
 
