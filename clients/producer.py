@@ -18,7 +18,7 @@ from gantrymq.clients.backlog import Put
 from gantrymq.clients.batches import BatchFuture
 from gantrymq.clients.batchsends import BatchSends
 from gantrymq.clients.closing import OfOneProcess
-from gantrymq.clients.delays import DELAY_PARTS, NOW, Due, due_of
+from gantrymq.clients.delays import DELAY_PARTS, NOW, due_of
 from gantrymq.clients.fastcall import FastPut, is_available, make_native
 from gantrymq.clients.home import find_home
 from gantrymq.clients.message import (
@@ -34,7 +34,7 @@ from gantrymq.clients.message import (
 )
 from gantrymq.clients.recalloutcome import RecallOutcome
 from gantrymq.clients.recalls import Recaller
-from gantrymq.clients.receipts import Page, ReceiptFuture
+from gantrymq.clients.receipts import ReceiptFuture
 from gantrymq.clients.sends import DURABLE, RECEIPT, URGENT, Sends
 from gantrymq.clients.transactions.desk import Transactions, require_group
 from gantrymq.clients.transactions.halves import HalfSends
@@ -323,14 +323,8 @@ class Producer(HoldsState, OfOneProcess):
         due = due_of(wished)
         level = self._sends.level_of(wished.topic, durability, timeout)
         flags |= RECEIPT | (DURABLE if level == Level.DURABLE else 0)
-        return self._sent(wished, flags, timeout, due, level)
-
-    def _sent(
-        self, wished: Message, flags: int, timeout: float | None, due: Due, level: Level
-    ) -> ReceiptFuture:
-        pages: list[Page] = []
-        seq = self._sends.submit(wished, flags, timeout, due, pages)
-        return ReceiptFuture.of(pages[0], seq, wished.topic, level, due)
+        page, seq = self._sends.put(wished, flags, timeout, due)
+        return ReceiptFuture.of(page, seq, wished.topic, level, due)
 
     def _send_async(
         self,
@@ -389,10 +383,10 @@ class Producer(HoldsState, OfOneProcess):
 
     def _submit_waiting(self, wished: Message, level: Level) -> ReceiptFuture:
         flags = RECEIPT | URGENT | (DURABLE if level == Level.DURABLE else 0)
-        receipt = self._sent(wished, flags, None, NOW, level)
-        self._link.look_now_and_then(receipt._seq, 1)
+        page, seq = self._sends.put(wished, flags, None, NOW)
+        self._link.look_now_and_then(seq, 1)
         self._sends.teach(wished.topic, wished.tag)
-        return receipt
+        return ReceiptFuture.of(page, seq, wished.topic, level)
 
     def _send_oneway(
         self,

@@ -74,6 +74,14 @@ class Sends:
                 if not block and level is not None:
                     link.fast.learn(topic, tag, route, level)
 
+    def put(
+        self, wished: Message, flags: int, timeout: float | None, due: Due, half: bytes = b""
+    ) -> tuple[Page, int]:
+        """As `submit`, for a receipt: where its completion will be, and its seq."""
+        pages: list[Page] = []
+        seq = self.submit(wished, flags, timeout, due, pages, half=half)
+        return pages[0], seq
+
     def submit(
         self, wished: Message, flags: int, timeout: float | None, due: Due,
         pages: list[Page] | None = None, *, half: bytes = b"",

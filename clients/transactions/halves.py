@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from gantrymq.clients.delays import Due
     from gantrymq.clients.message import MessageParts, SendReceipt
-    from gantrymq.clients.receipts import Page
     from gantrymq.clients.sends import Sends
 
 _TAG: Final = {"tag"}
@@ -59,9 +58,8 @@ class HalfSends:
     def _sent(
         self, wished: Message, flags: int, timeout: float | None, half: bytes, level: Level
     ) -> HalfReceipt:
-        pages: list[Page] = []
-        seq = self._sends.submit(wished, flags, timeout, HALF, pages, half=half)
-        return HalfReceipt.of(pages[0], seq, wished.topic, level)
+        page, seq = self._sends.put(wished, flags, timeout, HALF, half)
+        return HalfReceipt.of(page, seq, wished.topic, level)
 
     def _in_time(self, flags: int, put: Callable[[], HalfReceipt]) -> HalfReceipt:
         """Put; who does not wait for the receipt does not wait for the broker."""

@@ -31,6 +31,12 @@ def entries(*positions: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     return found
 
 
+def recalls(*positions: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    found = entries(*positions)
+    found["size"] |= DELETE_BIT
+    return found
+
+
 def take_over(
     storage: SimStorage, position: int, noted: dict[str, int] | None = None
 ) -> TimerBuckets:
@@ -181,9 +187,7 @@ def test_a_successor_counts_timers_and_neither_recalls_nor_what_was_filed_twice(
     storage = SimStorage(Disk())
     first = TimerBuckets(storage)
     first.belong_to(MADE)
-    recalls = entries(300, 400)
-    recalls["size"] |= DELETE_BIT
-    first.append(np.concatenate([entries(*range(100, 110)), recalls]))
+    first.append(np.concatenate([entries(*range(100, 110)), recalls(300, 400)]))
     first.append(entries(500, 600))
     assert first.waiting == 10
     first.close()
@@ -268,9 +272,7 @@ def test_a_file_of_recalls_alone_is_whole() -> None:
     storage = SimStorage(Disk())
     first = TimerBuckets(storage)
     first.belong_to(MADE)
-    recalls = entries(300, 400)
-    recalls["size"] |= DELETE_BIT
-    first.append(recalls)
+    first.append(recalls(300, 400))
     noted = first.sizes(0)
     first.close()
     assert take_over(storage, 400, noted).waiting == -2

@@ -490,18 +490,8 @@ def entries_at(storage: Storage, name: str, at: int) -> Iterator[tuple[Entries, 
 
     With each lot the byte behind it. Raises FileNotFoundError, OSError.
     """
-    file = storage.open(f"{DIRECTORY}/{name}")
-    try:
-        while True:
-            stored = np.zeros(CHUNK, ENTRY)
-            count = file.read_into(stored.view(np.uint8).data, at) // ENTRY.itemsize
-            if not count:
-                return
-            entries, whole = unsealed(stored[:count])
-            at += count * ENTRY.itemsize
-            yield entries[whole & are_of_records(entries)], at
-    finally:
-        file.close()
+    for entries, whole, start in _lots(storage, name, at):
+        yield entries[whole & are_of_records(entries)], start + entries.nbytes
 
 
 def damage_in(storage: Storage, name: str, noted: int) -> int:
@@ -509,18 +499,30 @@ def damage_in(storage: Storage, name: str, noted: int) -> int:
 
     Raises FileNotFoundError, OSError.
     """
-    file, at = storage.open(f"{DIRECTORY}/{name}"), 0
+    end = 0
+    for entries, whole, start in _lots(storage, name, 0):
+        wrong = np.flatnonzero(~whole[: (noted - start) // ENTRY.itemsize])
+        if len(wrong):
+            return start + int(wrong[0]) * ENTRY.itemsize
+        end = start + entries.nbytes
+        if end >= noted:
+            break
+    return -1 if end >= noted else end
+
+
+def _lots(storage: Storage, name: str, at: int) -> Iterator[tuple[Entries, NDArray[np.bool_], int]]:
+    """Entries of a bucket from a byte on, which of them are whole, and where they begin."""
+    file = storage.open(f"{DIRECTORY}/{name}")
     try:
-        while at < noted:
-            stored = np.zeros(min(CHUNK, (noted - at) // ENTRY.itemsize), ENTRY)
+        while True:
+            stored = np.zeros(CHUNK, ENTRY)
             count = file.read_into(stored.view(np.uint8).data, at) // ENTRY.itemsize
-            whole = unsealed(stored[:count])[1]
-            if not whole.all() or not count:
-                return at + int(np.argmin(whole)) * ENTRY.itemsize if count else at
+            if not count:
+                return
+            yield (*unsealed(stored[:count]), at)
             at += count * ENTRY.itemsize
     finally:
         file.close()
-    return -1
 
 
 def _stretches(wanted: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
