@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
@@ -65,8 +64,7 @@ class _NoProperties(Mapping[str, str]):
 NO_PROPERTIES: Final[Mapping[str, str]] = _NoProperties()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
+class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
     """One queue of a topic."""
 
     topic: str

@@ -30,7 +30,8 @@ PAGE_ROWS = 1 << PAGE_BITS
 # Names of this module, since each receipt looks at them.
 _ROW_MASK = PAGE_ROWS - 1
 _ROW_WORDS = frames.COMPLETION_WORDS
-_STATUS = frames.OUT_STATUS
+_STATUS, _POSITION = frames.OUT_STATUS, frames.OUT_POSITION
+_QUEUE, _OFFSET = frames.OUT_QUEUE, frames.OUT_OFFSET
 _DUPLICATE = int(Status.DUPLICATE)
 assert frames.OUT_SEQ == 0
 #: So few pages are not worth looking for those that nobody can ask for.
@@ -378,19 +379,19 @@ class ReceiptFuture(Pending[SendReceipt]):
         return receipt
 
     def _outcome(self) -> SendReceipt:
-        row = self._page.row(self._seq)
-        prefix, host = self._page.owner.identity
-        position = row[frames.OUT_POSITION]
-        queue = row[frames.OUT_QUEUE]
-        unique = f"{prefix}{self._seq:012X}"
+        page, seq = self._page, self._seq
+        words, at = page.words, (seq & _ROW_MASK) * _ROW_WORDS
+        prefix, host = page.owner.identity
+        position, queue = words[at + _POSITION], words[at + _QUEUE]
+        unique = f"{prefix}{seq:012X}"
         topic, handle = self._topic, None
         if self._mode:
-            topic, handle = self._whereabouts(unique, row[frames.OUT_MS])
+            topic, handle = self._whereabouts(unique, words[at + frames.OUT_MS])
         return SendReceipt(
             unique,
             offset_message_id(host, position) if position >= 0 else "",
             MessageQueue(topic, queue if queue < 1 << 31 else -1),
-            row[frames.OUT_OFFSET],
+            words[at + _OFFSET],
             "durable" if self._level else "written",
             handle,
         )

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from gantrymq.shm import layout
 
 _I4: Final = struct.Struct(">i")
+_I8: Final = struct.Struct(">q")
 
 
 def encode_host(address: bytes, port: int) -> bytes:
@@ -35,7 +36,7 @@ def _groups(address: bytes) -> Iterable[str]:
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
     """Id made of the stored host and position: 32 or 56 hex digits (SF-31)."""
-    return (store_host + struct.pack(">q", physical_offset)).hex().upper()
+    return (store_host + _I8.pack(physical_offset)).hex().upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[bytes, int]:
@@ -44,7 +45,7 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
     host_bytes = layout.HOST_BYTES_V4 if len(text) == 32 else layout.HOST_BYTES_V6
     if len(data) != host_bytes + 8:
         raise ValueError(f"{text!r} is no offset message id")
-    return data[:host_bytes], struct.unpack_from(">q", data, host_bytes)[0]
+    return data[:host_bytes], _I8.unpack_from(data, host_bytes)[0]
 
 
 class UniqueId(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import zlib
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,18 +14,18 @@ import pytest
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt, Incompatible
 from gantrymq.shm.groupwire import ATTEMPTS_MAX
-from gantrymq.shm.storage import PosixStorage, read_file
+from gantrymq.shm.storage import PosixStorage, is_shortage, read_file
 from gantrymq.workers.groups.agent import SYNC_NS
 from gantrymq.workers.groups.ledger import Ledger, open_ledger
-from gantrymq.workers.groups.ledgerentries import NAME, Kind
+from gantrymq.workers.groups.ledgerentries import NAME, Kind, Names
 from gantrymq.workers.groups.ledgerreader import LedgerReader
 from gantrymq.workers.groups.ledgersuccessor import STEP_BYTES, UNFINISHED
 from gantrymq.workers.groups.progress import GroupProgress, Progress
 from tests.support.faults import Fault, FaultPlan
 from tests.support.groups_rig import Rig
-from tests.support.ledgers import compact
+from tests.support.ledgers import compact, told
 from tests.support.simdisk import Disk
-from tests.support.simstorage import SimStorage
+from tests.support.simstorage import OPENS, SimStorage
 from tests.support.trials import mends
 
 
@@ -329,6 +330,50 @@ def test_no_power_cut_makes_damage_of_a_ledger(seed: int) -> None:
     disk.power_cut(dice)
     again = open_ledger(SimStorage(disk), 2)
     assert not durable or durable <= again.exports[-1] <= offset
+
+
+def until_there_are_descriptors(call: Callable[[], object]) -> None:
+    """As retention does, which looks again later, in the process of `groups`."""
+    for _ in range(3):
+        try:
+            call()
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+        else:
+            return
+    raise AssertionError("it goes on failing")
+
+
+@mends("S146")
+@pytest.mark.parametrize("kind", OPENS)
+@pytest.mark.parametrize("at", range(1, 4))
+def test_a_ledger_that_lacked_a_descriptor_goes_on(kind: str, at: int) -> None:
+    """Whatever it wanted one for: it says all that was flushed, and all that was synced is safe."""
+    plan, disk = FaultPlan(), Disk()
+    storage = SimStorage(disk, faults=plan)
+    ledger = open_ledger(storage, 1)
+    ledger.compact_bytes = 2_000
+    plan.faults = [Fault(at, error=errno.EMFILE, kinds=(kind,))]
+    for offset in range(1, 400):
+        ledger.commit(f"g{offset % 3}", ("orders", offset % 5), offset)
+        ledger.exported(offset)
+        ledger.flush()
+        until_there_are_descriptors(ledger.step)
+        if offset % 20 == 0:
+            until_there_are_descriptors(ledger.sync)
+        assert told(loaded(SimStorage(disk))) == told(ledger)
+    assert plan.met or kind == "open", "nothing was compacted"
+    ledger.sync()
+    storage.dead = True
+    disk.power_cut(random.Random(at))
+    assert told(loaded(SimStorage(disk))) == told(ledger)
+
+
+def loaded(storage: SimStorage) -> Ledger:
+    ledger = Ledger(storage)
+    ledger.replay_whole(read_file(storage, NAME), Names())
+    return ledger
 
 
 def test_overlapping_failures_add_up() -> None:

@@ -9,6 +9,7 @@ replaced by one that says the same in fewer entries, which is made beside it a s
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from copy import deepcopy
@@ -68,6 +69,7 @@ class Ledger:
         self._synced = 0  # bytes of the file that outlive a power cut; the file says it of fewer
         self._said_synced = 0
         self._file: File | None = None
+        self._has_new_name = False  # a power cut may put the file before it in its place
 
     # ---------------------------------------------------------------------------------- changes
 
@@ -426,6 +428,9 @@ class Ledger:
     def _sync_file(self) -> None:
         assert self._file is not None, "load comes first"
         self._file.sync()
+        if self._has_new_name:
+            self.storage.sync_directory(os.path.dirname(NAME))
+            self._has_new_name = False
         self.unsynced = self.must_sync = False
         self._synced = self._end
 
@@ -461,11 +466,14 @@ class Ledger:
         successor.entries.add(Kind.SYNCED, offset=self.copies_from)
         if not self._if_room(successor.replace):
             return
-        self.close()
-        self._file = self.storage.open(NAME, write=True)
+        self._close_file()
+        # Nobody who fails behind this line, and tries again, may go on with the old one.
+        self._file, self._has_new_name = successor.take_file(), True
         self._entries, self._successor = successor.entries, None
-        self._end = self._compacted_bytes = self._synced = successor.end
-        self._said_synced = 0
+        self._end = self._compacted_bytes = successor.end
+        self._synced = self._said_synced = 0
+        self.unsynced = True
+        self._sync_file()
 
     def _if_room(self, call: Callable[[], None]) -> bool:
         """Call the successor; without room it is given up, and made again when this has grown."""
@@ -490,7 +498,10 @@ class Ledger:
         """Give descriptors back; what was not flushed is lost. Safe to call twice."""
         if self._successor is not None:
             self._successor.close()
-        if self._file:
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
             self._file.close()
             self._file = None
 

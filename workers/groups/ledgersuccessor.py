@@ -7,7 +7,6 @@ is noted in both files. What changes before is not: it is part of what is writte
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -39,7 +38,7 @@ class Successor:
         self._storage = storage
         self._groups = groups
         self._file: File | None = None
-        self._is_in_place = False
+        self._was_renamed = False
         # Groups that have no name in the file yet, those known longest first, as `groups` has them.
         self._pending: OrderedDict[str, None] = OrderedDict.fromkeys(groups)
         # The group whose turn it is, and topics it has subscribed to and queues that are not
@@ -161,19 +160,26 @@ class Successor:
         buffer.clear()
 
     def replace(self) -> None:
-        """Be the ledger from now on, whatever happens. Raises OSError."""
+        """Take the place of the old file; a power cut may undo that. Raises OSError.
+
+        May be tried again where it lacked a descriptor: none is asked for behind the first change.
+        """
         self._write()
         assert self._file is not None, "written"
         with made_anew():
             self._file.sync()
-        self.close()
-        self._is_in_place = True
+        self._was_renamed = True
         self._storage.rename(UNFINISHED, NAME)
-        self._storage.sync_directory(os.path.dirname(NAME))
 
     def has_replaced(self) -> bool:
         """Whether it is in the place of the old one, also if `replace` has failed."""
-        return self._is_in_place and not self._storage.exists(UNFINISHED)
+        return self._was_renamed and not self._storage.exists(UNFINISHED)
+
+    def take_file(self) -> File:
+        """The file, once it has replaced the old one, for whoever goes on with it."""
+        assert self._file is not None, "written"
+        self._file.name = NAME
+        return self._file
 
     def close(self) -> None:
         """Give the descriptor back. Safe to call twice."""
