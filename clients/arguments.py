@@ -226,7 +226,8 @@ def queue(name: str, value: Any) -> MessageQueue:  # noqa: ANN401
         number = QUEUE_ID("queue_id", value.queue_id)
     except ArgumentIllegal as error:
         raise GroupIllegal(f"{name} is {shown(value)}: {error}", argument=name) from None
-    is_plain = number is value.queue_id and given is value.topic
+    is_same = number is value.queue_id and given is value.topic
+    is_plain = is_same and type(value) is MessageQueue  # a subclass's equals none of these
     return value if is_plain else MessageQueue(given, number)
 
 

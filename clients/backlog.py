@@ -97,7 +97,7 @@ class Backlog:
 
     def end(self) -> None:
         """Let all that wait fail, and say how many: the producer is closed."""
-        error = Closed("this producer was closed, the broker away: the message is not stored")
+        error = Closed("this producer was closed before it handed this over: it is not stored")
         lost: list[_Send] = []
         with self._lock:  # what the thread has given up is noted by now
             sends = self._sends.copy()

@@ -204,7 +204,8 @@ class FastPut(HoldsState):
         self.state[fastput.INT_CLASS], self.state[fastput.FLOAT_CLASS] = id(int), id(float)
 
     def turn_page(self, page: object, last: int) -> None:
-        """The page of seqs up to `last`; its caller keeps it alive as long as it may be used."""
+        """The page of seqs up to `last`; meanwhile puts go the Python way."""
+        self.state[fastput.PAGE_LAST] = 0
         self._page = page
         self.state[fastput.PAGE] = id(page)
         self.state[fastput.PAGE_LAST] = last

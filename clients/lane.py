@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,6 @@ class WriterLane:
         self.words = words
         self._view = words.data
         self._tail_address = address_of(arena, plan.control + layout.LANE_DOWN_TAIL)
-        self._rows = np.zeros(DRAIN_ROWS * frames.COMPLETION_WORDS, np.int64)
-        self._drained: list[int] = []  # how many of them are not known to be dealt with
 
     @property
     def seq(self) -> int:
@@ -73,22 +71,6 @@ class WriterLane:
         self.arena[self.plan.up : self.plan.up + data.size] = data
         self.words[frames.UP_CURSOR] = data.size
         store_word(self.arena, self.plan.control + layout.LANE_UP_TAIL, data.size)
-
-    def drain(self, *, amid: bool = False) -> NDArray[np.int64]:
-        """New completions, rows of frames.COMPLETION_WORDS in order of seq.
-
-        `amid`: for a signal handler while its thread has rows of another call in hand. The others
-        come again until `end_drain`: one that raises may come before they are dealt with.
-        """
-        rows, drained = (np.zeros_like(self._rows), []) if amid else (self._rows, self._drained)
-        if not drained:  # taken and counted in one step
-            drained[:] = map(take_completions, (self.arena,), (self.words,), (rows,))
-        count = drained[0]
-        return rows[: count * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS)
-
-    def end_drain(self) -> None:
-        """What `drain` gave is dealt with."""
-        self._drained = []
 
     def spin_completed(self, rounds: int) -> bool:
         """Look out for a completion without sleeping."""
@@ -169,3 +151,45 @@ class WriterLane:
 
 def _is_whole(arena: NDArray[np.uint8], at: int) -> bool:
     return at + layout.ENTRY_BYTES <= arena.size
+
+
+class Drained:
+    """Completions that a producer has taken out of its rings, and may not have dealt with.
+
+    A signal handler may take some while its thread has others in hand, another handler amid that,
+    and each may be broken off by the next one's error. So each depth has rows of its own, which
+    come again until `end`.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[tuple[NDArray[np.int64], list[int]]] = []  # rows, and how many are taken
+        self._reach(0)
+
+    def _reach(self, depth: int) -> None:
+        while len(self._places) <= depth:
+            self._places.append((np.zeros(DRAIN_ROWS * frames.COMPLETION_WORDS, np.int64), []))
+
+    def broken_off(self, depth: int) -> Sequence[int]:
+        """Where rows are left that nobody deals with any more, the deepest first.
+
+        As seen by who begins to look at a depth.
+        """
+        places = self._places
+        if len(places) == depth + 1 and not places[depth][1]:  # as nearly always
+            return ()
+        self._reach(depth)
+        return [at for at in reversed(range(depth, len(places))) if places[at][1]]
+
+    def take(self, depth: int, lane: WriterLane) -> NDArray[np.int64]:
+        """What is left there, or else new ones of a lane.
+
+        Rows of frames.COMPLETION_WORDS in order of seq.
+        """
+        rows, taken = self._places[depth]
+        if not taken:  # taken and counted in one step
+            taken[:] = map(take_completions, (lane.arena,), (lane.words,), (rows,))
+        return rows[: taken[0] * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS)
+
+    def end(self, depth: int) -> None:
+        """What `take` gave is dealt with."""
+        self._places[depth][1].clear()

@@ -11,23 +11,26 @@ from queue import Empty, SimpleQueue
 from threading import Thread, get_ident, main_thread
 from typing import Final, TypeVar
 
-from gantrymq.clients.session import NEVER_NS, seconds_until
+from gantrymq.clients.session import NEVER_NS, deadline_after, seconds_until
 from gantrymq.shm.fromhandlers import require_ours
 
 #: The longest sleep until the next look for signals.
 LOOK_S: Final = 0.25
+#: A thread that has not begun by then has died for want of memory, before its first statement.
+START_S: Final = 10.0
 
 T = TypeVar("T")
 
 
-def take(events: SimpleQueue[T]) -> T:
-    """What is put there next."""
+def take(events: SimpleQueue[T], deadline_ns: int = NEVER_NS) -> T:
+    """What is put there next. Raises Empty."""
     while True:
         try:
             return events.get(timeout=LOOK_S)
         except Empty as error:
             require_ours(error)
-            continue
+            if seconds_until(deadline_ns) <= 0:
+                raise
 
 
 def start(thread: Thread) -> None:
@@ -35,14 +38,20 @@ def start(thread: Thread) -> None:
 
     `Thread.start` makes other errors of that, and may end the new thread by one (its notes of what
     is started are gone then). No handler comes amid it in another thread: it begins, whatever ends
-    the wait for that.
+    the wait for that. Raises RuntimeError if it does not begin for want of memory, of which CPython
+    tells nobody.
     """
     if get_ident() != main_thread().ident:
         thread.start()
         return
     ended: SimpleQueue[BaseException | None] = SimpleQueue()
     start_new_thread(_start, (thread, ended))
-    if (error := take(ended)) is not None:
+    try:
+        error = take(ended, deadline_after(START_S))
+    except Empty as late:
+        require_ours(late)
+        raise RuntimeError(f"thread {thread.name} does not begin: memory is short") from None
+    if error is not None:
         raise error
 
 

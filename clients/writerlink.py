@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gantrymq.clients.backlog import Backlog, Put
 from gantrymq.clients.fastcall import FastPut
-from gantrymq.clients.lane import DRAIN_ROWS, WriterLane
+from gantrymq.clients.lane import DRAIN_ROWS, Drained, WriterLane
 from gantrymq.clients.message import check_topic
 from gantrymq.clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
 from gantrymq.clients.routes import Routes
@@ -87,7 +87,8 @@ class WriterLink:
         self._refused: Counter[tuple[int, int, int]] = Counter()
         self._given_up = 0  # last seq that a failure of the store has decided
         self._sleepers = 0
-        self._is_looking = False
+        self._looking = 0  # looks of this thread that have begun and not ended
+        self._drained = Drained()
         self._looks = 0
         self._replacer = 0  # the thread that attaches again
         self.is_away = False  # since it was looked for the last time
@@ -360,7 +361,7 @@ class WriterLink:
         if len(rows):
             self._given_up = int(rows[-1, frames.OUT_SEQ])
             self._note_refusals(rows)
-            self.pages.fill(rows)
+            self.pages.fill(rows, forget=False)
         self.pages.give_up_beyond(self.durable())
 
     def wait_taken(self, deadline: int) -> None:
@@ -386,33 +387,40 @@ class WriterLink:
         """Take the completions that are there, without waiting.
 
         A signal handler may do so amid a look of its thread: it leaves that one's rows, and the
-        pages that they belong into, alone.
+        pages that they belong into, alone. What another handler's error has broken off, amid the
+        former's look or this one, is dealt with by the next look.
         """
         with self.lock:
-            amid, self._is_looking = self._is_looking, True
+            depth, self._looking = self._looking, self._looking + 1
             self._looks += 1
             look = self._looks
             try:
-                taken = count = self._take_completions(look, amid)
+                taken = 0
+                for left in self._drained.broken_off(depth):
+                    self._looking = left + 1  # a handler that looks now leaves these alone
+                    taken += self._take_completions(look, left, again=True)
+                self._looking = depth + 1
+                count = self._take_completions(look, depth)
+                taken += count
                 while count == DRAIN_ROWS:
-                    count = self._take_completions(look, amid)
+                    count = self._take_completions(look, depth)
             finally:
-                self._is_looking = amid
+                self._looking = depth
         if taken and self._sleepers:
             # One may have looked between the ring and the page, and found its row in neither.
             self.session.bell.ring()
 
-    def _take_completions(self, look: int, amid: bool) -> int:
-        rows = self.lane.drain(amid=amid)
-        cut_short = look != self._looks  # what the lane says of this call may be of another by now
+    def _take_completions(self, look: int, depth: int, *, again: bool = False) -> int:
+        rows = self._drained.take(depth, self.lane)
+        # What the lane says of this call may be of another by now.
+        cut_short = again or look != self._looks
         if self.lane.wants_bell or cut_short:
             self.session.writer_bell.ring()
         if len(rows):
             if self.lane.words[frames.BAD] or cut_short:
                 self._note_refusals(rows)
-            self.pages.fill(rows, forget=not (amid or self._is_claiming))
-        if not amid:
-            self.lane.end_drain()
+            self.pages.fill(rows, forget=not (again or depth or self._is_claiming))
+        self._drained.end(depth)
         return len(rows)
 
     def look_now_and_then(self, last: int, count: int) -> None:
@@ -426,8 +434,9 @@ class WriterLink:
         """Give the native put a seq's page; completions must not pile up while nobody asks."""
         self.look()
         with self.lock:
-            page = self.pages.page_of(seq)
-            fast.turn_page(page, (seq >> PAGE_BITS << PAGE_BITS) + PAGE_ROWS - 1)
+            if fast.is_beyond_page(seq):  # nobody has turned to it, or to a newer one, meanwhile
+                page = self.pages.page_of(seq)
+                fast.turn_page(page, (seq >> PAGE_BITS << PAGE_BITS) + PAGE_ROWS - 1)
 
     def _note_refusals(self, rows: NDArray[np.int64]) -> None:
         """Keep refusals that no receipt will tell: of one-way sends."""

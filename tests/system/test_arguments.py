@@ -331,3 +331,16 @@ def test_texts_of_a_class_of_their_own_are_taken_as_texts(scene: Scene) -> None:
     assert scene.pull.position(queue) == scene.client.min_offset(queue)
     with pytest.raises(gantrymq.ArgumentIllegal, match="to is"):
         scene.pull.seek(queue, OddText("x"))  # type: ignore[arg-type]
+
+
+class OwnQueue(MessageQueue, frozen=True):
+    """A queue that equals none of the broker's."""
+
+
+@mends("S152")
+def test_queues_of_a_class_of_their_own_are_taken_as_queues(scene: Scene) -> None:
+    queue, own = MessageQueue(scene.topic, 0), OwnQueue(scene.topic, 0)
+    scene.producer.send(scene.topic, b"x")
+    for ask in (scene.client.min_offset, scene.client.max_offset):
+        assert ask(own) == ask(queue)
+    assert scene.client.search_offset(own, 0) == scene.client.search_offset(queue, 0)

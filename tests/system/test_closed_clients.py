@@ -348,7 +348,7 @@ def test_what_waited_for_a_broker_is_told_by_the_end_that_drops_it(
     assert _told(caplog) == [
         "the producer is closed with 5 sends that waited for the broker: they are not stored"
     ]
-    with pytest.raises(Closed, match="was closed, the broker away: the message is not stored"):
+    with pytest.raises(Closed, match="was closed before it handed this over: it is not stored"):
         future.result(0)
 
 

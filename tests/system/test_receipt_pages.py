@@ -97,3 +97,16 @@ def test_a_receipt_at_the_end_of_a_page_has_its_page(producer: Producer, unique_
         if left:
             producer.send_batch(unique_name, [b""] * left)
         assert amid(producer, unique_name, way, 3)
+
+
+@mends("S153")
+def test_who_is_late_does_not_turn_a_page_back(producer: Producer, unique_name: str) -> None:
+    """Another thread may have turned to the next one since it looked."""
+    link = producer._link
+    fast, seq = link.fast, producer.send_async(unique_name, b"")._seq
+    assert fast is not None
+    link._turn_page(fast, seq + PAGE_ROWS)
+    assert not fast.is_beyond_page(seq + PAGE_ROWS)
+    link._turn_page(fast, seq)
+    assert not fast.is_beyond_page(seq + PAGE_ROWS)
+    assert fast._page is link.pages.page_of(seq + PAGE_ROWS)

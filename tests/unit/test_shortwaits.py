@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gantrymq.clients import shortwaits
 from gantrymq.clients.push import consumer as consumermodule
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.shortwaits import LOOK_S, join, start, take
@@ -167,3 +168,13 @@ def test_a_thread_that_cannot_be_started_says_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(thread, "start", fail)
     with pytest.raises(RuntimeError, match="can't start"):
         start(thread)
+
+
+@mends("S151")
+def test_a_thread_that_dies_before_its_first_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython tells nobody of it: here it never runs."""
+    monkeypatch.setattr(shortwaits, "start_new_thread", lambda _act, _given: 1)
+    monkeypatch.setattr(shortwaits, "START_S", 0.0)
+    monkeypatch.setattr(shortwaits, "LOOK_S", 0.001)
+    with pytest.raises(RuntimeError, match="thread gone does not begin: memory is short"):
+        start(threading.Thread(name="gone", target=lambda: None))
