@@ -117,10 +117,15 @@ def test_what_is_cut_while_the_scheduler_works_comes_after_the_next_start(
     life.run_for(LATE_MS)
     assert origins(life.delivered()) == [*parked[:kept], *parked[4:]]
     assert told_by(life) == [("timers_damaged", {"path": f"{DIRECTORY}/{path.name}"})]
+    held = ParkedHolder(life.storage, life.board).lowest_position(0)
+    assert held is not None, "retention leaves what the next start is to read"
+    assert held.position <= parked[kept]
     life.stop()
     life = Life(directory, clock)
     life.run_for(5_000)
     assert sorted(origins(life.delivered())) == parked
+    life.run_for(15_000)
+    assert ParkedHolder(life.storage, life.board).lowest_position(0) is None
     life.stop()
 
 
