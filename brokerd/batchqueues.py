@@ -40,7 +40,7 @@ def settle_topics(storage: Storage) -> set[str]:
     Incompatible if one has got the other type.
     """
     found = set(batch_topics_of(storage))
-    found.update(storage.list(MEMBERS))
+    found.update(n for n in storage.list(MEMBERS) if storage.is_directory(f"{MEMBERS}/{n}"))
     for topic in sorted(found):
         add_topic(storage, topic)
     return found

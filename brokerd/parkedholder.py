@@ -78,7 +78,11 @@ class ParkedHolder:
                 yield Loss(WHO, f"messages of {topic}", count)
 
     def _unread(self, note: Note) -> Iterator[tuple[QueueKey, int]]:
-        """Parked queues with units that the note does not count, and the first of them."""
+        """Parked queues with units that the note does not count, and the first of them.
+
+        Of timers none counts where buckets are damaged, or being made of the log again.
+        """
+        timers_next = note.timers_next if self._places.are_believed(note) else 0
         for topic in self._board.topics():
             if topic.name not in (SCHEDULE_TOPIC, TIMER_TOPIC):
                 continue
@@ -86,7 +90,7 @@ class ParkedHolder:
                 at = self._board.queue_at(topic.queue_base + queue_id)
                 low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
                 is_timer = topic.name == TIMER_TOPIC
-                known = note.timers_next if is_timer else note.levels.get(queue_id + 1, 0)
+                known = timers_next if is_timer else note.levels.get(queue_id + 1, 0)
                 offset = max(known, low)
                 if offset < self._board.word(at + layout.QUEUE_WRITTEN):
                     yield (topic.name, queue_id), offset

@@ -17,7 +17,7 @@ from gantrymq.brokerd.queuefiles import unit_of
 from gantrymq.brokerd.queuestarts import UNFINISHED, queue_start, read_starts, save_starts
 from gantrymq.shm import layout, sidecar, wire
 from gantrymq.shm.bitmapnote import extension_directory
-from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.lognames import DIRECTORY, is_position, segment_name
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.storage import is_disk_full
 
@@ -55,7 +55,7 @@ class Removal:
     def is_due(self) -> bool:
         """Whether an earlier life has left something to do."""
         low = self._board.word(layout.BOARD_LOW)
-        if self._storage.list(EXPIRED) or self._segments_below(low) or self._sidecars_below(low):
+        if self._expired() or self._segments_below(low) or self._sidecars_below(low):
             return True
         noted = read_starts(self._storage)
         return low > 0 and (noted is None or noted[0] != low)
@@ -112,7 +112,7 @@ class Removal:
         return True
 
     def _segments_below(self, low: int) -> list[int]:
-        names = (name for name in self._storage.list(DIRECTORY) if name.isdigit())
+        names = filter(is_position, self._storage.list(DIRECTORY))
         return [int(name) for name in names if int(name) < low]
 
     def _show(self, firsts: dict[int, int]) -> Steps:
@@ -152,9 +152,13 @@ class Removal:
         self._storage.sync_directory(EXPIRED)
         self._storage.sync_directory(DIRECTORY)
 
+    def _expired(self) -> list[str]:
+        """Segments that were taken out; what else lies there is nobody's."""
+        paths = [f"{EXPIRED}/{name}" for name in self._storage.list(EXPIRED) if is_position(name)]
+        return list(filter(self._storage.is_file, paths))
+
     def _give_back(self) -> Steps:
-        for name in self._storage.list(EXPIRED):
-            path = f"{EXPIRED}/{name}"
+        for path in self._expired():
             file = self._storage.open(path, write=True)
             try:
                 size = file.size()
@@ -168,8 +172,9 @@ class Removal:
 
     def _sidecars_below(self, low: int) -> list[str]:
         """A power cut may leave them where the segments' own renames are durable."""
-        names = self._storage.list(sidecar.DIRECTORY)
-        return [name for name in names if name.isdigit() and int(name) < low]
+        names = filter(is_position, self._storage.list(sidecar.DIRECTORY))
+        below = [name for name in names if int(name) < low]
+        return [name for name in below if self._storage.is_file(f"{sidecar.DIRECTORY}/{name}")]
 
     def _remove_sidecars(self, low: int) -> Steps:
         for name in self._sidecars_below(low):
@@ -180,7 +185,7 @@ class Removal:
         """Files whose units all name removed records, never a queue's last one (SF-70)."""
         for folder, first in list(self._folders(firsts)):
             removed = False
-            for name in self._storage.list(folder)[:-1]:
+            for name in list(filter(is_position, self._storage.list(folder)))[:-1]:
                 if int(name) + self._board.cq_bytes > first * layout.CQ_UNIT_BYTES:
                     break
                 self._storage.unlink(f"{folder}/{name}")

@@ -54,6 +54,10 @@ class TimerPlaces:
             if set(found) <= set(self._storage.list(DIRECTORY)):
                 return places  # else a minute may have been split into files not looked at
 
+    def are_believed(self, note: Note) -> bool:
+        """Whether the buckets have all that the note counts; else a start reads the log again."""
+        return self._storage.exists(f"{DIRECTORY}/{owner_name(note.made)}")
+
     def _look(self, found: list[str], note: Note) -> Places:
         names = bucket_names(found)
         # Files that belong to no note may be removed and begin anew under the same names.

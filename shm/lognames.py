@@ -8,13 +8,19 @@ if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
 
 DIRECTORY: Final = "commitlog"
+_DIGITS: Final = 20
 #: One file for each reader without a group, who holds the log for himself (ADR 0015).
 PINS: Final = "gantry/pins"
 
 
 def segment_name(base: int) -> str:
     """File of the segment that starts at a log position (SF-9)."""
-    return f"{DIRECTORY}/{base:020d}"
+    return f"{DIRECTORY}/{base:0{_DIGITS}d}"
+
+
+def is_position(name: str) -> bool:
+    """Whether a file is named by its first position, as those of the log and of queues are."""
+    return len(name) == _DIGITS and name.isascii() and name.isdigit()
 
 
 def bases_of(storage: Storage) -> list[int]:

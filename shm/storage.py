@@ -195,6 +195,10 @@ class Storage(Protocol):
         """Whether the name is a directory."""
         ...
 
+    def is_file(self, name: str) -> bool:
+        """Whether the name is a file that can be read; no link, pipe or directory."""
+        ...
+
     def make_directory(self, name: str) -> None:
         """Make a directory and its parents if absent."""
         ...
@@ -452,11 +456,19 @@ class PosixStorage:
 
     def is_directory(self, name: str) -> bool:
         """Whether the name is a directory."""
+        return stat.S_ISDIR(self._mode_of(name))
+
+    def is_file(self, name: str) -> bool:
+        """Whether the name is a plain file."""
+        return stat.S_ISREG(self._mode_of(name))
+
+    def _mode_of(self, name: str) -> int:
+        """What stands there, without following links; 0: nothing."""
         try:
-            return stat.S_ISDIR(os.lstat(self._path(name)).st_mode)
+            return os.lstat(self._path(name)).st_mode
         except (FileNotFoundError, NotADirectoryError) as error:
             require_ours(error)
-            return False
+            return 0
 
     @changes
     def make_directory(self, name: str) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gantrymq.workers.scheduler.note import read_note
-from gantrymq.workers.scheduler.timerbuckets import DIRECTORY, damage_in, owner_name
+from gantrymq.workers.scheduler.timerbuckets import (
+    DIRECTORY,
+    bucket_names,
+    damage_in,
+    is_obstructed,
+    owner_name,
+    strangers,
+)
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.verify.report import Report
@@ -21,6 +28,15 @@ class TimerCheck:
         self._report = report
 
     def run(self) -> None:
+        """What has no business there, and what the note speaks of."""
+        for path in strangers(self._storage):
+            self._report.add(path, None, "stray file", "files of minutes and seconds")
+        for name in bucket_names(self._storage.list(DIRECTORY)):
+            if is_obstructed(self._storage, name):
+                self._report.add(f"{DIRECTORY}/{name}", None, "not a file", "a file, and no link")
+        self._check_note()
+
+    def _check_note(self) -> None:
         """A scheduler at work removes files behind a note: then the next one is asked."""
         note = read_note(self._storage)
         while note is not None:
@@ -38,6 +54,8 @@ class TimerCheck:
         found: list[tuple[str, int | None]] = []
         for name, noted in sorted(note.buckets.items()):
             path = f"{DIRECTORY}/{name}"
+            if is_obstructed(self._storage, name):
+                continue  # it was told of
             try:
                 at: int | None = damage_in(self._storage, name, noted)
             except FileNotFoundError:

@@ -203,6 +203,10 @@ class SimStorage:
         """Whether the name is a directory."""
         return self.disk.names.entries.get(self._require_name(name), self) is None
 
+    def is_file(self, name: str) -> bool:
+        """Whether the name is a plain file."""
+        return self.disk.names.entries.get(self._require_name(name)) is not None
+
     def make_directory(self, name: str) -> None:
         """Make a directory and its parents if absent."""
         if self._require_name(name) in self.disk.names.entries:

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from gantrymq.brokerd import retention
+from gantrymq.brokerd import queuerecovery, retention
+from gantrymq.brokerd.batchqueues import settle_topics
 from gantrymq.brokerd.holders import read_pins
 from gantrymq.brokerd.queuestarts import FILE, UNFINISHED, read_starts
 from gantrymq.brokerd.recovery import recover
 from gantrymq.brokerd.removal import EXPIRED
 from gantrymq.shm import layout
 from gantrymq.shm.codes import BrokerState
-from gantrymq.shm.queuenames import has_members, queue_directory
+from gantrymq.shm.queuenames import MEMBERS, has_members, queue_directory
 from gantrymq.shm.storage import PosixStorage, read_file, replace_file
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, save_progress
 from tests.sim import scenario
@@ -104,6 +105,35 @@ def test_what_is_old_and_read_goes_but_never_the_last(
         assert all(int(name) + 20 * 64 > first * 20 for name in names[:-1]), "SF-70"
     assert [e["forced"] for e in rig.events("segments_removed")] == [False]
     assert not rig.sessions.failures
+
+
+@mends("S149")
+@pytest.mark.parametrize("fixture", ["machine", "batch_machine"])
+def test_what_has_no_position_as_its_name_is_passed_over(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    """Nor is a directory taken for a file; the start that follows passes over them as well."""
+    machine: SimMachine = request.getfixturevalue(fixture)
+    rig = Rig(machine)
+    folders = [EXPIRED, "gantry/segments", *(queue_directory(rig.storage, *key) for key in QUEUES)]
+    strays = [f"{folder}/{name}" for folder in folders for name in ("\u00b2", "12x", "7", "1.bak")]
+    if fixture == "batch_machine":
+        strays += [f"{MEMBERS}/notes", f"{MEMBERS}/plain/notes", f"{MEMBERS}/plain/\u00b2"]
+    for path in strays:
+        rig.storage.create(path).close()
+    wrong = [f"{EXPIRED}/{99:020d}", f"gantry/segments/{99:020d}"]
+    for path in wrong:
+        rig.storage.make_directory(path)
+    rig.run(rig.open())
+    assert rig.low == last_base(machine)
+    assert rig.events("retention_cannot_look") == []
+    assert not rig.sessions.failures
+    assert rig.storage.list(EXPIRED) == ["0" * 18 + "99", "1.bak", "12x", "7", "\u00b2"]
+    storage = SimStorage(rig.disk)
+    settle_topics(storage)
+    rig.restart()
+    queuerecovery._cut_queues(storage, rig.settings.mapped_file_size_consume_queue, {})
+    assert all(map(storage.exists, strays))
 
 
 @mends("S19")

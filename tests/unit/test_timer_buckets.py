@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gantrymq.shm.limits import DELIVER_MS_MAX
+from gantrymq.shm.storage import PosixStorage, read_file
 from gantrymq.workers.scheduler.timerbuckets import (
     DIRECTORY,
     MINUTE_MS,
     Looked,
     TimerBuckets,
+    _name_of,
     bucket_names,
+    damage_in,
     entries_at,
+    span_of,
+    strangers,
 )
 from gantrymq.workers.scheduler.timerfiling import TimerFiling
 from gantrymq.workers.scheduler.timerpool import DELETE_BIT, ENTRY
+from gantrymq.workers.scheduler.timerseals import MS_MAX, sealed, unsealed
 from tests.support.simdisk import Disk
-from tests.support.simstorage import SimStorage
+from tests.support.simstorage import SimFile, SimStorage
 from tests.support.trials import mends
 
 MADE = "1"
@@ -276,3 +287,314 @@ def test_a_file_of_recalls_alone_is_whole() -> None:
     noted = first.sizes(0)
     first.close()
     assert take_over(storage, 400, noted).waiting == -2
+
+
+def opened(buckets: TimerBuckets) -> list[int]:
+    found = buckets.open_next()
+    assert found is not None
+    return sorted(found[0]["position"].tolist())
+
+
+def looked_into(buckets: TimerBuckets) -> list[int]:
+    (name,) = buckets.unopened()
+    found = buckets.look_into(name)
+    assert found is not None
+    return sorted(found["position"].tolist())
+
+
+def looked_on(buckets: TimerBuckets) -> list[int]:
+    return sorted(buckets.look_on(MS, {}, 100)[0]["position"].tolist())
+
+
+def sought(buckets: TimerBuckets) -> list[int]:
+    found = []
+    for position in (100, 200, 300):
+        with pytest.raises(StopIteration) as end:
+            next(buckets.seek(position, 100_000))
+        found += end.value.value["position"].tolist()
+    return found
+
+
+def split(buckets: TimerBuckets) -> list[int]:
+    (name,) = buckets.unopened()
+    buckets._split_some(name)
+    return looked_into(buckets) if buckets.unopened() else []
+
+
+LOOKS = [opened, looked_into, looked_on, sought, split]
+
+
+def cut(storage: SimStorage, path: str, size: int | None) -> None:
+    if size is None:
+        storage.unlink(path)
+    else:
+        storage.open(path, write=True).truncate(size)
+
+
+@mends("S147")
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("size", [0, 1, ENTRY.itemsize, 3 * ENTRY.itemsize - 1])
+@pytest.mark.parametrize("successor", [False, True])
+def test_what_is_cut_off_at_work_is_told(
+    look: Callable[[TimerBuckets], list[int]], size: int, successor: bool
+) -> None:
+    """However it is met, by who wrote it and by who found it; the next start reads the log."""
+    storage = SimStorage(Disk())
+    buckets = TimerBuckets(storage)
+    buckets.belong_to(MADE)
+    buckets.follow(MS)  # it gets a file of its minute
+    buckets.append(entries(100, 200, 300))
+    (name,) = noted = buckets.sizes(0)
+    if successor:
+        buckets.close()
+        buckets = take_over(storage, 300, noted)
+        buckets.follow(MS)
+    cut(storage, f"{DIRECTORY}/{name}", size)
+    assert look(buckets) == [100, 200, 300][: size // ENTRY.itemsize]
+    assert (buckets.take_damage(), buckets.take_damage()) == ([f"{DIRECTORY}/{name}"], [])
+    buckets.disown(MADE)
+    buckets.close()
+    assert not TimerBuckets(storage).begin(MADE, 300, noted)
+
+
+@mends("S147")
+@pytest.mark.parametrize("size", [None, 0, ENTRY.itemsize])
+def test_what_is_filed_behind_a_cut_does_not_hide_it(size: int | None) -> None:
+    storage = SimStorage(Disk())
+    path, noted = noted_file(storage)
+    buckets = take_over(storage, 400, noted)
+    buckets.close()  # as if others had been opened since
+    cut(storage, path, size)
+    buckets.append(entries(500, 600))
+    assert looked_on(buckets)[-2:] == [500, 600]
+    assert buckets.take_damage() == [path]
+    buckets.close()
+
+
+@mends("S147")
+def test_no_note_owns_files_that_were_damaged_before_the_first_was_written() -> None:
+    storage = SimStorage(Disk())
+    path, noted = noted_file(storage)
+    buckets = take_over(storage, 400, noted)
+    cut(storage, path, 0)
+    assert looked_on(buckets) == []
+    buckets.belong_to("2")
+    buckets.close()
+    assert not TimerBuckets(storage).begin("2", 400, {})
+
+
+@mends("S147")
+def test_damage_of_what_was_made_anew_is_told_as_well() -> None:
+    storage = SimStorage(Disk())
+    path, noted = noted_file(storage)
+    cut(storage, path, 0)
+    buckets = TimerBuckets(storage)
+    assert not buckets.begin(MADE, 400, noted)
+    assert buckets.take_damage() == [path]
+    buckets.append(entries(100, 200, 300))
+    cut(storage, path, 0)
+    assert looked_on(buckets) == []
+    assert buckets.take_damage() == [path]
+    buckets.close()
+
+
+class Unreadable(SimStorage):
+    """Whose disk does not answer for a while."""
+
+    is_broken = True
+
+    def open(self, name: str, *, write: bool = False) -> SimFile:
+        if self.is_broken:
+            raise OSError(errno.EIO, "no answer", name)
+        return super().open(name, write=write)
+
+
+@mends("S147")
+@pytest.mark.parametrize("torn", range(5))
+def test_what_was_not_to_be_read_at_the_start_is_whole_as_far_as_the_note_says(torn: int) -> None:
+    """And what was filed since; between these a life before may have left it torn."""
+    disk = Disk()
+    path, noted = noted_file(SimStorage(disk))
+    storage = Unreadable(disk)
+    buckets = take_over(storage, 400, noted)
+    storage.is_broken = False
+    buckets.append(entries(500))
+    SimStorage(disk).open(path, write=True).write_at(bytes(ENTRY.itemsize), torn * ENTRY.itemsize)
+    assert looked_on(buckets) == [n for n in (100, 200, 300, 400, 500) if n != 100 * (torn + 1)]
+    assert buckets.take_damage() == ([] if torn == 3 else [path])
+    buckets.close()
+
+
+def filed(storage: SimStorage, ms: int, now_ms: int) -> tuple[str, dict[str, int]]:
+    """Three timers of a time, in whatever file they get by then."""
+    buckets = TimerBuckets(storage)
+    buckets.belong_to(MADE)
+    buckets.follow(now_ms)
+    some = entries(100, 200, 300)
+    some["ms"] = ms
+    buckets.append(some)
+    noted = buckets.sizes(0)
+    (name,) = noted
+    buckets.close()
+    return name, noted
+
+
+#: A minute, one of 64 minutes, one of 64 of these.
+AHEAD_MS = [0, 200 * MINUTE_MS, 10_000 * MINUTE_MS]
+
+
+@mends("S148")
+@pytest.mark.parametrize("ahead_ms", AHEAD_MS)
+@pytest.mark.parametrize("other_ms", [ahead_ms + MS for ahead_ms in (*AHEAD_MS, MINUTE_MS)])
+def test_whole_entries_of_another_file_are_damage(ahead_ms: int, other_ms: int) -> None:
+    """For the start, for `store verify`, for retention, and for a scheduler at work."""
+    if MS + ahead_ms == other_ms:
+        return
+    theirs = SimStorage(Disk())
+    other = read_file(theirs, f"{DIRECTORY}/{filed(theirs, other_ms, MS)[0]}")
+    storage = SimStorage(Disk())
+    name, noted = filed(storage, MS + ahead_ms, MS)
+    path = f"{DIRECTORY}/{name}"
+    assert damage_in(storage, name, noted[name]) == -1
+    at_work = take_over(storage, 300, noted)
+    storage.open(path, write=True).write_at(other, 0)
+    assert damage_in(storage, name, noted[name]) == 0
+    assert [len(found) for found, _end in entries_at(storage, name, 0)] == [0]
+    assert not len(at_work.look_on(MS + ahead_ms, {}, 100)[0])
+    assert at_work.take_damage() == [path]
+    at_work.close()
+    buckets = TimerBuckets(storage)
+    assert not buckets.begin(MADE, 300, noted)
+    assert buckets.take_damage() == [path]
+
+
+@mends("S148")
+def test_a_copy_under_a_name_of_no_note_has_nothing() -> None:
+    storage = SimStorage(Disk())
+    name, noted = filed(storage, MS, MS)
+    later = str(int(name) + 3)
+    file = storage.create(f"{DIRECTORY}/{later}")
+    file.write_at(read_file(storage, f"{DIRECTORY}/{name}"), 0)
+    buckets = take_over(storage, 300, noted)
+    assert (buckets.waiting, buckets.take_damage()) == (3, [])
+    buckets.close()
+
+
+@mends("S148")
+def test_first_and_last_millisecond_of_a_file_are_its_own() -> None:
+    """A time belongs to the bucket of the millisecond before it, whatever the file."""
+    for name in ("28333333", "28333333.00", "28333333.59", "442708-1", "0", "0-5"):
+        start, end = span_of(name)
+        some = entries(1, 2, 3, 4)
+        some["ms"] = [start, start + 1, end, end + 1]
+        _found, whole = unsealed(sealed(some), (start, end))
+        assert whole.tolist() == [False, True, True, False]
+
+
+STRANGERS = [
+    "12x", "12~", "12.bak", "12.60", "12.5", "12.555", "12-0", "12-6", "12-1-1", "012", "-1",
+    "12-1.05", "\u0661\u0662", "\u00b2", "99999999999999999999", "9999999999", "notes", ".12.swp",
+]  # fmt: skip
+
+
+@mends("S149")
+def test_names_that_no_scheduler_makes_are_passed_over(tmp_path: Path) -> None:
+    storage = PosixStorage(str(tmp_path))
+    buckets = TimerBuckets(storage)
+    buckets.belong_to(MADE)
+    buckets.follow(MS)
+    buckets.append(entries(100, 200))
+    noted = buckets.sizes(0)
+    buckets.close()
+    own = storage.list(DIRECTORY)
+    for name in STRANGERS:
+        storage.create(f"{DIRECTORY}/{name}").close()
+    storage.make_directory(f"{DIRECTORY}/old/12")
+    found = storage.list(DIRECTORY)
+    assert bucket_names(found) == list(noted)
+    assert sorted(strangers(storage)) == sorted(
+        f"{DIRECTORY}/{name}" for name in (*STRANGERS, "old")
+    )
+    buckets = TimerBuckets(storage)
+    assert buckets.begin(MADE, 200, noted)
+    assert buckets.waiting == 2
+    buckets.close()
+    assert not TimerBuckets(storage).begin("2", 200, noted), "all is made anew"
+    assert storage.list(DIRECTORY) == sorted({*found} - {*own}), "but what is nobody's"
+
+
+@mends("S149")
+def test_all_names_that_a_scheduler_makes_are_known() -> None:
+    buckets = TimerBuckets(SimStorage(Disk()))
+    some = entries(*range(7))
+    some["ms"] = [1, 59_999, 60_001, MS, DELIVER_MS_MAX, DELIVER_MS_MAX + 1, MS_MAX]
+    names = {_name_of(int(key)) for key in buckets.keys(some)}
+    buckets._split.update(["0", "1", str(MS // MINUTE_MS)])
+    buckets.follow(MS_MAX)
+    names |= {_name_of(int(key)) for key in buckets.keys(some)}
+    assert sorted(bucket_names(sorted(names))) == sorted(names)
+    assert {"." in name for name in names} == {"-" in name for name in names} == {True, False}
+
+
+def make_directory(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    (path / "kept").touch()
+
+
+def make_link(path: Path) -> None:
+    elsewhere = path.with_name("elsewhere")
+    if path.exists():
+        path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+def make_pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@mends("S149")
+@pytest.mark.parametrize("obstruct", [make_directory, make_link, make_pipe])
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_what_is_no_file_in_a_buckets_place_is_damage(
+    tmp_path: Path, obstruct: Callable[[Path], None], is_noted: bool
+) -> None:
+    """It is told of, moved aside or removed, and all is made anew; twice makes no difference."""
+    storage = PosixStorage(str(tmp_path))
+    for _time in range(2):
+        buckets = TimerBuckets(storage)
+        buckets.belong_to(MADE)
+        buckets.follow(MS)
+        buckets.append(entries(100, 200))
+        noted = buckets.sizes(0)
+        (name,) = noted
+        buckets.close()
+        name = name if is_noted else str(int(name) + 5)
+        obstruct(tmp_path / DIRECTORY / name)
+        buckets = TimerBuckets(storage)
+        assert not buckets.begin(MADE, 200, noted)
+        assert buckets.take_damage() == [f"{DIRECTORY}/{name}"]
+        assert not bucket_names(storage.list(DIRECTORY))
+    left = sorted(str(path.relative_to(tmp_path / DIRECTORY)) for path in tmp_path.rglob("kept"))
+    assert left == ([f"aside-{name}-/kept", f"aside-{name}/kept"] if left else [])
+    assert bool(left) is (obstruct is make_directory)
+
+
+@mends("S149")
+@pytest.mark.parametrize("obstruct", [make_directory, make_link])
+def test_a_scheduler_at_work_goes_on_where_a_directory_is_in_the_way(
+    tmp_path: Path, obstruct: Callable[[Path], None]
+) -> None:
+    storage = PosixStorage(str(tmp_path))
+    buckets = TimerBuckets(storage)
+    buckets.belong_to(MADE)
+    buckets.follow(MS)
+    buckets.append(entries(100, 200))
+    (name,) = buckets.sizes(0)
+    buckets.close()  # as if others had been opened since
+    obstruct(tmp_path / DIRECTORY / name)
+    buckets.append(entries(300))
+    assert opened(buckets) == [300]
+    assert buckets.take_damage() == [f"{DIRECTORY}/{name}"]
+    buckets.close()

@@ -123,8 +123,9 @@ class Scheduler(OutletAgent):
         done += self._deliver()
         self._pending.show(now_ns)
         if has_room:
-            done += self._timers.read() + self._move.work() + self._note.keep(now_ns)
-            self._tell_damage()
+            done += self._timers.read() + self._move.work()
+            self._tell_damage()  # before a note counts what was left out for it
+            done += self._note.keep(now_ns)
         return done
 
     def _stop_early(self) -> int:

@@ -7,12 +7,14 @@ seconds, `<minute>.<second>`, before it is read.
 
 A time belongs to the bucket of the millisecond before it, so that a recall, which is a little
 earlier than what it names, but in the same slot of RocketMQ's, is in the same bucket. Derived: if
-one of these files is missing, or damaged in what the note says of it, the log is read again.
+one of these files is missing, or damaged in what the note says of it, the log is read again. So it
+is at the next start if what was written there cannot be read any more while the scheduler works.
 """
 
 from __future__ import annotations
 
 import heapq
+import re
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -26,7 +28,13 @@ from gantrymq.workers.scheduler.timerpool import (
     each_once,
     in_order,
 )
-from gantrymq.workers.scheduler.timerseals import are_of_records, of_nothing, sealed, unsealed
+from gantrymq.workers.scheduler.timerseals import (
+    MS_MAX,
+    are_of_records,
+    of_nothing,
+    sealed,
+    unsealed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -37,6 +45,11 @@ if TYPE_CHECKING:
     from gantrymq.workers.scheduler.timerpool import Entries
 
 DIRECTORY: Final = "gantry/timers"
+_BUCKET: Final = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-5][0-9]|-[1-5])?")
+#: What names the note that the files belong to; `of-` in versions whose entries had no seals.
+_OWNERS: Final = ("sealed-", "of-")
+#: A directory in a file's place gets this before its name, and stays: somebody may miss it.
+_ASIDE: Final = "aside-"
 #: From where to where a bucket was looked at, in bytes.
 Looked: TypeAlias = tuple[int, int]
 MINUTE_MS: Final = 60_000
@@ -62,7 +75,7 @@ class TimerBuckets:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._open: OrderedDict[str, File] = OrderedDict()
-        self._sizes: dict[str, int] = {}  # bytes of whole entries
+        self._sizes: dict[str, int] = {}  # bytes of whole entries: so many must be there
         self._dirty: set[str] = set()
         self._names_dirty = False
         self._known: set[str] = set()  # buckets not yet opened
@@ -74,7 +87,7 @@ class TimerBuckets:
         self._split: set[str] = set()  # nor do these
         self._splitting: dict[str, int] = {}  # files that are being split: up to which byte
         self._retired: list[str] = []  # that were: until what they held is durable elsewhere
-        self._unread: dict[str, int] = {}  # sizes of files that could not be read at the start
+        self._unread: dict[str, Looked] = {}  # not to be read at the start: noted bytes, and all
         self._last_position = -1
         self._passed: dict[str, int] = {}  # those that were opened: the last ms of each
         self._counts: dict[str, int] = {}  # timers of those that were not
@@ -95,8 +108,9 @@ class TimerBuckets:
         names, self._last_position = bucket_names(found), position
         is_owned = bool(made) and owner_name(made) in found
         if not is_owned or not self._take_over_all(names, noted):
-            for name in found:
+            for name in [*names, *(name for name in found if name.startswith(_OWNERS))]:
                 self._remove(name)
+            self._damaged.clear()  # what gets these names now is whole, until it is damaged again
             return False
         self._names_dirty = bool(names)  # whoever made them may have died before making them so
         return True
@@ -118,15 +132,20 @@ class TimerBuckets:
         """How many timers there are in a file; those twice that are in smaller ones already.
 
         Of one that cannot be read, as many as have room there: its bucket says so when it is
-        opened. None: something of the first `noted` bytes is damaged.
+        opened. None: something of the first `noted` bytes is damaged, or it is no file.
         """
+        if is_obstructed(self._storage, name):
+            return None
         size, timers = self._storage.size_of(f"{DIRECTORY}/{name}"), 0
+        if size < noted:
+            return None
+        self._sizes[name] = size // ENTRY.itemsize * ENTRY.itemsize
         for at in range(0, size, SPLIT_ENTRIES * ENTRY.itemsize):
             end = min(size, at + SPLIT_ENTRIES * ENTRY.itemsize)
             try:
-                entries, whole = unsealed(self._stored(name, at, end))
+                entries, whole = unsealed(self._stored(name, at, end), span_of(name))
             except OSError:
-                self._unread[name] = size
+                self._unread[name] = noted, size
                 return size // ENTRY.itemsize
             if not whole[: max(0, noted - at) // ENTRY.itemsize].all():
                 return None
@@ -134,7 +153,7 @@ class TimerBuckets:
             self._overwrite(name, at, ~kept)
             # Lives before may have filed some of them twice.
             timers += _timers_in(each_once(entries[kept & are_of_records(entries)]))
-        return timers if size >= noted else None
+        return timers
 
     def _overwrite(self, name: str, at: int, stale: NDArray[np.bool_]) -> None:
         """Take out what a life has filed behind its last note, and what was torn then."""
@@ -144,7 +163,12 @@ class TimerBuckets:
             self._dirty.add(name)
 
     def belong_to(self, made: str) -> None:
-        """From now on the files are those that this note speaks of. Raises OSError."""
+        """From now on the files are those that this note speaks of. Raises OSError.
+
+        Not if one is damaged: then the next start is to read the log again.
+        """
+        if self._damaged:
+            return
         path = f"{DIRECTORY}/{owner_name(made)}"
         if not self._storage.exists(path):
             self._storage.create(path).close()
@@ -227,14 +251,23 @@ class TimerBuckets:
             try:
                 file = self._storage.open(path, write=True)
             except FileNotFoundError:
-                file = self._storage.create(path)
-                self._names_dirty = True
+                file = self._create(path)
+            except OSError:
+                if not is_obstructed(self._storage, name):
+                    raise
+                self._tell_of(name)
+                self._clear(path)
+                file = self._create(path)
             self._sizes.setdefault(name, file.size() // ENTRY.itemsize * ENTRY.itemsize)
             self._open[name] = file
             if len(self._open) > OPEN_MAX:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(name)
         return self._open[name], self._sizes[name]
+
+    def _create(self, path: str) -> File:
+        self._names_dirty = True
+        return self._storage.create(path)
 
     def sizes(self, done_ms: int) -> dict[str, int]:
         """Bytes of the files that a note needs by which all is done up to a time."""
@@ -381,20 +414,24 @@ class TimerBuckets:
         return np.zeros(0, ENTRY)
 
     def _stored(self, name: str, at: int, end: int) -> Entries:
+        """What lies between two bytes, which was there; zeroes, and told of, if it is not now."""
         stored = np.zeros((end - at) // ENTRY.itemsize, ENTRY)
         if len(stored):
             count = self._file(name)[0].read_into(stored.view(np.uint8).data, at)
-            stored = stored[: count // ENTRY.itemsize]
+            if count < stored.nbytes:
+                self._tell_of(name)
+                stored[count // ENTRY.itemsize :] = np.zeros((), ENTRY)
         return stored
 
     def _read(self, name: str, at: int, end: int) -> Entries:
-        """What is whole; what is not, in a file that was whole at the start, is told of."""
-        entries, whole = unsealed(self._stored(name, at, end))
+        """What is whole; what is not, where all was whole at the start or since, is told of."""
+        entries, whole = unsealed(self._stored(name, at, end), span_of(name))
         counts = whole & are_of_records(entries)
         if name in self._unread:  # nothing was taken out of it
-            old = max(0, (self._unread[name] - at) // ENTRY.itemsize)
+            noted, old = (max(0, (edge - at) // ENTRY.itemsize) for edge in self._unread[name])
             counts[:old] &= entries["position"][:old] <= self._last_position
-        elif not whole.all():
+            whole[noted:old] = True  # a life before may have left it torn
+        if not whole.all():
             self._tell_of(name)
         return entries[counts]
 
@@ -402,6 +439,11 @@ class TimerBuckets:
         if name not in self._damaged:
             self._damaged.add(name)
             self._untold.append(f"{DIRECTORY}/{name}")
+
+    @property
+    def is_damaged_anew(self) -> bool:
+        """Whether `take_damage` has something to tell."""
+        return bool(self._untold)
 
     def take_damage(self) -> list[str]:
         """Files that are damaged, or missing, each once."""
@@ -413,6 +455,8 @@ class TimerBuckets:
         path = f"{DIRECTORY}/{owner_name(made)}"
         if self._storage.exists(path):
             self._storage.unlink(path)
+            # Before a note counts what was left out: the next one is not to believe it.
+            self._storage.sync_directory(DIRECTORY)
 
     def _split_some(self, name: str) -> None:
         """Some more of the same entries into smaller files. This one goes when these are durable.
@@ -469,9 +513,18 @@ class TimerBuckets:
         self._sizes.pop(name, None)
         self._dirty.discard(name)
         self._unread.pop(name, None)
-        path = f"{DIRECTORY}/{name}"
-        if self._storage.exists(path):
-            self._storage.unlink(path)
+        self._clear(f"{DIRECTORY}/{name}")
+
+    def _clear(self, path: str) -> None:
+        """Have nothing of that name: a directory is moved aside, all else is removed."""
+        if not self._storage.is_directory(path):
+            if self._storage.exists(path):
+                self._storage.unlink(path)
+            return
+        aside = f"{DIRECTORY}/{_ASIDE}{path.rpartition('/')[2]}"
+        while self._storage.exists(aside):
+            aside += "-"
+        self._storage.rename(path, aside)
 
     def close(self) -> None:
         """Give the files back."""
@@ -481,8 +534,21 @@ class TimerBuckets:
 
 
 def bucket_names(found: list[str]) -> list[str]:
-    """Which files of DIRECTORY are buckets."""
-    return [name for name in found if name[0].isdigit()]
+    """Which files of DIRECTORY are buckets: what has another name is nobody's, or an owner's."""
+    return [name for name in found if _BUCKET.fullmatch(name) and span_of(name)[0] <= MS_MAX]
+
+
+def strangers(storage: Storage) -> list[str]:
+    """Paths in DIRECTORY that no scheduler makes; none of them is ever read."""
+    found = storage.list(DIRECTORY)
+    own = {*bucket_names(found), *(name for name in found if name.startswith(_OWNERS))}
+    return [f"{DIRECTORY}/{name}" for name in found if name not in own]
+
+
+def is_obstructed(storage: Storage, name: str) -> bool:
+    """Whether a directory, a link or the like stands in a bucket's place."""
+    path = f"{DIRECTORY}/{name}"
+    return not storage.is_file(path) and storage.exists(path)
 
 
 def entries_at(storage: Storage, name: str, at: int) -> Iterator[tuple[Entries, int]]:
@@ -519,7 +585,7 @@ def _lots(storage: Storage, name: str, at: int) -> Iterator[tuple[Entries, NDArr
             count = file.read_into(stored.view(np.uint8).data, at) // ENTRY.itemsize
             if not count:
                 return
-            yield (*unsealed(stored[:count]), at)
+            yield (*unsealed(stored[:count], span_of(name)), at)
             at += count * ENTRY.itemsize
     finally:
         file.close()
@@ -536,7 +602,7 @@ def owner_name(made: str) -> str:
 
     Versions whose entries had no seals called it otherwise, and make such files anew.
     """
-    return f"sealed-{made}"
+    return f"{_OWNERS[0]}{made}"
 
 
 def are_together(one_ms: int, two_ms: int) -> bool:

@@ -527,10 +527,9 @@ class Timers:
 
         Raises OSError.
         """
-        damaged = self.buckets.take_damage()
-        if damaged and self.made:
+        if self.made and self.buckets.is_damaged_anew:
             self.buckets.disown(self.made)
-        return damaged
+        return self.buckets.take_damage()
 
     def close(self) -> None:
         """Give files back."""

@@ -2,7 +2,9 @@
 
 The seal is in the upper 16 bits of `ms`, which no time needs. A power cut leaves zeroes, or half an
 entry, where a sector is missing, and a disk may rot: neither is a timer. Zeroes are not whole, so
-what is taken out of a file is overwritten with entries of no record, which are.
+what is taken out of a file is overwritten with entries of no record, which are. Nor is an entry
+whole in a file of another time: every timer is filed by its time, whatever the clock says, so there
+it can only be of another file, which was copied over this one.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     from gantrymq.workers.scheduler.timerpool import Entries
 
 _SHIFT: Final = np.uint64(48)
-_TIME: Final = np.uint64((1 << 48) - 1)
-assert int(_TIME) >= DELIVER_MS_MAX
+#: The last time that an entry can have.
+MS_MAX: Final = (1 << 48) - 1
+assert MS_MAX >= DELIVER_MS_MAX
+_TIME: Final = np.uint64(MS_MAX)
 _HALF: Final = np.uint64(32)
 #: Odd numbers with bits like noise: one for each word of an entry, one to mix them.
 _FACTORS: Final = tuple(
@@ -39,13 +43,17 @@ def sealed(entries: Entries) -> Entries:
     return found
 
 
-def unsealed(stored: Entries) -> tuple[Entries, NDArray[np.bool_]]:
-    """What a file has, and which of it is whole; nothing else of what is not may be believed."""
+def unsealed(stored: Entries, span: tuple[int, int]) -> tuple[Entries, NDArray[np.bool_]]:
+    """What a file has, and which of it is whole; nothing else of what is not may be believed.
+
+    `span`: its entries are later than the first ms, and not later than the second.
+    """
     found = stored.copy()
     words = found.view(np.uint64).reshape(-1, 3)
     seals = words[:, 0] >> _SHIFT
     words[:, 0] &= _TIME
-    return found, seals == _seals(words)
+    is_here = (found["ms"] > span[0]) & (found["ms"] <= span[1])
+    return found, (seals == _seals(words)) & (is_here | ~are_of_records(found))
 
 
 def of_nothing(count: int) -> Entries:
