@@ -166,7 +166,7 @@ def _plain_board(configuration: Configuration) -> Board:
     format_board(
         memory, epoch=1, boot_id=bytes(16), topics_max=settings.topics_max,
         queues_max=settings.board_queues_max, segment_bytes=settings.mapped_file_size_commit_log,
-        cq_bytes=settings.mapped_file_size_consume_queue, started_ms=0, started_ns=0,
+        cq_bytes=settings.mapped_file_size_consume_queue, started_ms=0, wall_ahead_ns=0,
     )  # fmt: skip
     return Board(memory)
 

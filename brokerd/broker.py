@@ -195,7 +195,7 @@ def _open_locked(
     metadata = Metadata(storage, settings, clock)
     metadata.load()
     metadata.add_parking_topics()
-    board = epoch.create_board(home, life, settings, clock)
+    board = epoch.create_board(home, life, settings, clock, old_board)
     try:
         metadata.publish(board, found)
         epoch.forget_old_boards(home, board.name)

@@ -256,8 +256,21 @@ def boards_of(home: Path) -> list[str]:
     return [f"/{name}" for name in os.listdir("/dev/shm") if f"/{name}".startswith(prefix)]
 
 
-def create_board(home: Path, life: Life, settings: Settings, clock: Clock) -> Board:
-    """Make the board of this life; not yet announced."""
+def wall_ahead_ns(clock: Clock, old_board: Board | None) -> int:
+    """How far the wall is ahead of CLOCK_BOOTTIME, or was when a life that was killed began.
+
+    The wall may have been set since, and its scheduler may have died before it noted that: who
+    takes the wall for even since the boot would deliver what was parked before too early.
+    """
+    if old_board is not None:
+        return old_board.wall_ahead_ns
+    return clock.wall_ms() * 1_000_000 - clock.monotonic_ns()
+
+
+def create_board(
+    home: Path, life: Life, settings: Settings, clock: Clock, old_board: Board | None = None
+) -> Board:
+    """Make the board of this life; not yet announced. `old_board`: of one that was killed."""
     name = f"{_board_prefix(home)}{life.epoch:x}{run_of_tests()}"
     size = layout.board_bytes(settings.topics_max, settings.board_queues_max)
     memory = create_region(name, size)
@@ -271,7 +284,7 @@ def create_board(home: Path, life: Life, settings: Settings, clock: Clock) -> Bo
             segment_bytes=settings.mapped_file_size_commit_log,
             cq_bytes=settings.mapped_file_size_consume_queue,
             started_ms=clock.wall_ms(),
-            started_ns=clock.monotonic_ns(),
+            wall_ahead_ns=wall_ahead_ns(clock, old_board),
         )
         return Board(memory, name)
     except BaseException:

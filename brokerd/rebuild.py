@@ -234,7 +234,7 @@ def _recovered(
         segment_bytes=settings.mapped_file_size_commit_log,
         cq_bytes=settings.mapped_file_size_consume_queue,
         started_ms=clock.wall_ms(),
-        started_ns=clock.monotonic_ns(),
+        wall_ahead_ns=epoch.wall_ahead_ns(clock, old_board),
     )
     board = Board(memory, "rebuild")
     metadata = Metadata(storage, settings, clock)

@@ -79,8 +79,8 @@ class Board:
         self.segment_bytes: int = header["segment_bytes"]
         self.cq_bytes: int = header["cq_bytes"]
         self.started_ms: int = header["started_ms"]
-        #: How far the wall clock was ahead of CLOCK_BOOTTIME at the start.
-        self.wall_ahead_ns: int = 1_000_000 * self.started_ms - header["started_ns"]
+        #: Of the even wall by which delays pass (workers.scheduler.timeline), if no note says it.
+        self.wall_ahead_ns: int = header["wall_ahead_ns"]
         self.queues_at = layout.queues_at(self.topics_max)
         whole = len(memory) // 8 * 8
         self._words = memory[:whole].cast("q")
@@ -221,7 +221,7 @@ class BoardConstants(TypedDict):
     segment_bytes: int
     cq_bytes: int
     started_ms: int
-    started_ns: int
+    wall_ahead_ns: int
 
 
 def format_board(memory: memoryview, **constants: Unpack[BoardConstants]) -> None:

@@ -316,7 +316,13 @@ BOARD: Final = Struct(
             "log's end as recovery left it: what is behind was appended in this life",
             "supervisor, once",
         ),
-        Field("started_ns", "i8", "CLOCK_BOOTTIME at start", "supervisor, once"),
+        Field(
+            "wall_ahead_ns",
+            "i8",
+            "how far the wall clock was ahead of CLOCK_BOOTTIME at the start; behind lives that were"
+            " killed since the machine was booted, at the first one's",
+            "supervisor, once",
+        ),
         Field("pad0", 40, "zero"),
         Field("state", "u4", "codes.BrokerState", "supervisor; any agent sets FAILED"),
         Field("failed_errno", "u4", "errno behind FAILED; ESTALE: moved", "who failed; supervisor"),

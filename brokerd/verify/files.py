@@ -242,9 +242,12 @@ class FileCheck:
                 )
 
     def _check_index_note(self) -> None:
-        """`gantry/index.json`: there if there are index files, with its checksum."""
-        if self._storage.list(INDEX) and not self._lacks(NOTE_FILE):
-            read_object(self._storage, NOTE_FILE, self._report)
+        """`gantry/index.json`: there if there are index files, with its checksum, and a note."""
+        if not self._storage.list(INDEX) or self._lacks(NOTE_FILE):
+            return
+        content = read_object(self._storage, NOTE_FILE, self._report)
+        if content is not None and read_note(self._storage) is None:
+            self._report.add(NOTE_FILE, 0, "no note of index files", found=str(sorted(content)))
 
     def _check_notes(self) -> None:
         """How far scheduler and txn-checker have come, where that was noted."""

@@ -80,7 +80,7 @@ class Rig:
         format_board(
             memory, epoch=1, boot_id=bytes(16), topics_max=64, queues_max=2048,
             segment_bytes=self.settings.mapped_file_size_commit_log,
-            cq_bytes=self.settings.mapped_file_size_consume_queue, started_ms=0, started_ns=0,
+            cq_bytes=self.settings.mapped_file_size_consume_queue, started_ms=0, wall_ahead_ns=0,
         )  # fmt: skip
         return Board(memory)
 

@@ -128,7 +128,7 @@ def plain_board(segment_bytes: int, cq_bytes: int) -> Board:
     memory = memoryview(bytearray(layout.board_bytes(64, QUEUES_MAX)))
     format_board(
         memory, epoch=1, boot_id=bytes(16), topics_max=64, queues_max=QUEUES_MAX,
-        segment_bytes=segment_bytes, cq_bytes=cq_bytes, started_ms=0, started_ns=0,
+        segment_bytes=segment_bytes, cq_bytes=cq_bytes, started_ms=0, wall_ahead_ns=0,
     )  # fmt: skip
     return Board(memory)
 

@@ -10,6 +10,7 @@ import pytest
 from gantrymq.brokerd.verify import Report, verify
 from tests.support.planting import FILTERED, KINDS, Fault, Planter
 from tests.support.small_stores import filtered_store
+from tests.support.trials import mends
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +31,16 @@ def is_named(fault: Fault, report: Report) -> bool:
     return bool(places) and (
         fault.positions is None or not fault.positions.isdisjoint(set(places) - {None})
     )
+
+
+@mends("S155")
+def test_another_note_in_the_place_of_the_index_s_is_named(store: Path) -> None:
+    """With a checksum that holds: nobody reads it as a note of index files."""
+    planter = Planter(store, 1)
+    planter.write("gantry/index.json", planter.kept["gantry/schedule.json"])
+    found = [finding.path for finding in verify(store).findings]
+    planter.take_back()
+    assert "gantry/index.json" in found
 
 
 def test_nothing_is_found_where_nothing_is_wrong(store: Path) -> None:

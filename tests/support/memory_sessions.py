@@ -94,7 +94,7 @@ def memory_board(
         segment_bytes=segment_bytes,
         cq_bytes=20 * 1000,
         started_ms=0,
-        started_ns=0,
+        wall_ahead_ns=0,
     )
     board = Board(memory)
     for name, queues in topics.items():

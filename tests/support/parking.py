@@ -140,7 +140,7 @@ class Life:
             queues_max=settings.board_queues_max,
             segment_bytes=settings.mapped_file_size_commit_log,
             cq_bytes=settings.mapped_file_size_consume_queue, started_ms=self.clock.wall_ms(),
-            started_ns=self.clock.monotonic_ns(),
+            wall_ahead_ns=epoch.wall_ahead_ns(self.clock, None),
         )  # fmt: skip
         return Board(memory)
 

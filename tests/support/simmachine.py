@@ -382,7 +382,7 @@ class SimMachine:
             segment_bytes=settings.mapped_file_size_commit_log,
             cq_bytes=settings.mapped_file_size_consume_queue,
             started_ms=self.simulation.clock.wall_ms(),
-            started_ns=self.simulation.clock.monotonic_ns(),
+            wall_ahead_ns=epoch.wall_ahead_ns(self.simulation.clock, self._old_board),
         )
         pauses = self.simulation.pause_share > 0
         return SimBoard(memory, self.simulation.pause) if pauses else Board(memory)

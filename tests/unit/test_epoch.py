@@ -136,6 +136,21 @@ def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None
     unlink_board(new.name)
 
 
+@mends("S154")
+def test_a_life_behind_a_kill_goes_on_with_the_wall_of_the_one_before(tmp_path: Path) -> None:
+    """It may have been set since, and the scheduler may have died before it noted anything."""
+    home, clock = tmp_path / "home", SimClock()
+    make_directories(home)
+    life, configuration = begin(store_of(home), profile="temporary")
+    first = epoch.create_board(home, life, configuration.settings, clock)
+    clock.step_wall(7_200_000)
+    later, configuration = begin(store_of(home), profile="temporary")
+    second = epoch.create_board(home, later, configuration.settings, clock, first)
+    assert second.wall_ahead_ns == first.wall_ahead_ns
+    assert second.started_ms == first.started_ms + 7_200_000
+    epoch.forget_old_boards(home, "")
+
+
 def test_the_board_that_a_copied_home_names_is_not_its_own(tmp_path: Path) -> None:
     """It tells how far another store's log reaches, and may belong to a broker that runs."""
     home, copy = tmp_path / "home", tmp_path / "copy"

@@ -45,7 +45,7 @@ class Rig:
         memory = memoryview(bytearray(layout.board_bytes(16, 64)))
         format_board(
             memory, epoch=1, boot_id=bytes(16), topics_max=16, queues_max=64,
-            segment_bytes=4096, cq_bytes=200, started_ms=0, started_ns=0,
+            segment_bytes=4096, cq_bytes=200, started_ms=0, wall_ahead_ns=0,
         )  # fmt: skip
         self.board = Board(memory)
         self.hangs = Hangs(self.board, limit_s)

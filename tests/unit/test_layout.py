@@ -74,7 +74,7 @@ SHARED = {
     layout.BOARD: (
         2048,
         "magic 0 fingerprint 8 epoch 16 boot_id 24 topics_max 40 queues_max 44 segment_bytes 48"
-        " cq_bytes 56 started_ms 64 recovered_end 72 started_ns 80 state 128 failed_errno 132"
+        " cq_bytes 56 started_ms 64 recovered_end 72 wall_ahead_ns 80 state 128 failed_errno 132"
         " topic_count 136 queue_count 140"
         " session_count 144 topic_changes 148 appended 256 store_ms 264 settled 384"
         " durable_wanted 512 durable 640 flusher_armed 648 dispatched 768 reader_armed 776"

@@ -59,7 +59,7 @@ def make_board(topics_max: int = 16, queues_max: int = 64) -> Board:
         segment_bytes=1 << 20,
         cq_bytes=2000,
         started_ms=0,
-        started_ns=0,
+        wall_ahead_ns=0,
     )
     return Board(memory)
 
