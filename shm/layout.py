@@ -319,8 +319,8 @@ BOARD: Final = Struct(
         Field(
             "wall_ahead_ns",
             "i8",
-            "how far the wall clock was ahead of CLOCK_BOOTTIME at the start; behind lives that were"
-            " killed since the machine was booted, at the first one's",
+            "how far the wall clock was ahead of CLOCK_BOOTTIME at the start; behind lives that"
+            " were killed since the machine was booted, at the first one's",
             "supervisor, once",
         ),
         Field("pad0", 40, "zero"),
