@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.shm.configfile import read_config
 from gantrymq.shm.errors import Incompatible
 from gantrymq.shm.queuenames import MEMBERS, folder_of, topic_table
+from gantrymq.shm.storage import folders_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +41,7 @@ def settle_topics(storage: Storage) -> set[str]:
     Incompatible if one has got the other type.
     """
     found = set(batch_topics_of(storage))
-    found.update(n for n in storage.list(MEMBERS) if storage.is_directory(f"{MEMBERS}/{n}"))
+    found.update(folders_in(storage, MEMBERS))
     for topic in sorted(found):
         add_topic(storage, topic)
     return found

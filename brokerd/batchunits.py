@@ -17,7 +17,7 @@ from gantrymq.brokerd.queuefiles import QueueKey, write_units
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.innerbatch import is_inner_batch, span_of
-from gantrymq.shm.lognames import is_position, segment_name
+from gantrymq.shm.lognames import positions_in, segment_name
 from gantrymq.shm.properties import tags_code
 from gantrymq.shm.queuenames import MEMBERS, has_members
 from gantrymq.shm.record_columns import read_records
@@ -195,7 +195,7 @@ class _Completion:
     def _cut(self, queue: BatchQueue) -> None:
         """Zeroes behind the last unit that counts, and no file behind its own."""
         end = queue.end * _UNIT
-        for name in reversed(list(filter(is_position, self._storage.list(self._folder)))):
+        for name in reversed(positions_in(self._storage, self._folder)):
             path, base = f"{self._folder}/{name}", int(name)
             if base >= end and base > queue.first * _UNIT:
                 self._storage.unlink(path)

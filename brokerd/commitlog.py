@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 
 from gantrymq.shm.errors import Corrupt, StoreFailed
-from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.lognames import DIRECTORY, is_position, segment_name
 from gantrymq.shm.storage import File, Storage, made_anew
 
 SPARE = "gantry/spare"
@@ -29,7 +29,7 @@ def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:
     bases: list[int] = []
     for name in names:
         path = f"{DIRECTORY}/{name}"
-        if len(name) != 20 or not name.isdigit():
+        if not is_position(name):
             raise Corrupt(
                 f"{path} is no segment: move it out of {DIRECTORY}/", path=path, position=0
             )

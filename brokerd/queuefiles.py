@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.shm import layout
-from gantrymq.shm.lognames import is_position
+from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.queuenames import queue_directory
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def has_all_files(
     first file may also begin with filler units in place of the ones before (SF-65).
     """
     folder = queue_directory(storage, *key)
-    bases = {int(name) for name in storage.list(folder) if is_position(name)}
+    bases = set(map(int, positions_in(storage, folder)))
     first = min(bases, default=0)
     wanted = range(first, units * layout.CQ_UNIT_BYTES, cq_bytes)
     if not wanted or not bases.issuperset(wanted):

@@ -16,10 +16,10 @@ from gantrymq.shm import layout
 from gantrymq.shm.bitmapnote import extension_files
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.kernels import scan
-from gantrymq.shm.lognames import is_position
+from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.queuenames import DIRECTORY as QUEUES
 from gantrymq.shm.queuenames import MEMBERS, queue_directory
-from gantrymq.shm.storage import Storage, clear_behind
+from gantrymq.shm.storage import Storage, clear_behind, folders_in
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, read_progress
 
 if TYPE_CHECKING:
@@ -99,19 +99,15 @@ def _fits(
 def _cut_queues(storage: Storage, cq_bytes: int, written: dict[QueueKey, int]) -> None:
     """Make everything behind each queue's units a hole again, and remove later files."""
     for root in (QUEUES, MEMBERS):
-        for topic in _folders(storage, root):
-            for folder in _folders(storage, f"{root}/{topic}"):
+        for topic in folders_in(storage, root):
+            for folder in folders_in(storage, f"{root}/{topic}"):
                 units = written.get((topic, int(folder)), 0) if folder.isdecimal() else 0
                 _cut_queue(storage, cq_bytes, f"{root}/{topic}/{folder}", units)
 
 
-def _folders(storage: Storage, name: str) -> list[str]:
-    return [inner for inner in storage.list(name) if storage.is_directory(f"{name}/{inner}")]
-
-
 def _cut_queue(storage: Storage, cq_bytes: int, folder: str, units: int) -> None:
     end = units * layout.CQ_UNIT_BYTES
-    for name in filter(is_position, storage.list(folder)):  # what else is there, verify names
+    for name in positions_in(storage, folder):  # what else is there, verify names
         path = f"{folder}/{name}"
         base = int(name)
         if base >= end:

@@ -17,7 +17,7 @@ from gantrymq.brokerd.queuefiles import unit_of
 from gantrymq.brokerd.queuestarts import UNFINISHED, queue_start, read_starts, save_starts
 from gantrymq.shm import layout, sidecar, wire
 from gantrymq.shm.bitmapnote import extension_directory
-from gantrymq.shm.lognames import DIRECTORY, is_position, segment_name
+from gantrymq.shm.lognames import DIRECTORY, bases_of, positions_in, segment_name
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.storage import is_disk_full
 
@@ -112,8 +112,7 @@ class Removal:
         return True
 
     def _segments_below(self, low: int) -> list[int]:
-        names = filter(is_position, self._storage.list(DIRECTORY))
-        return [int(name) for name in names if int(name) < low]
+        return [base for base in bases_of(self._storage) if base < low]
 
     def _show(self, firsts: dict[int, int]) -> Steps:
         """Have `min_offset` raised by the supervisor, its one writer, and wait until it is."""
@@ -153,9 +152,14 @@ class Removal:
         self._storage.sync_directory(DIRECTORY)
 
     def _expired(self) -> list[str]:
-        """Segments that were taken out; what else lies there is nobody's."""
-        paths = [f"{EXPIRED}/{name}" for name in self._storage.list(EXPIRED) if is_position(name)]
-        return list(filter(self._storage.is_file, paths))
+        """Segments that were taken out."""
+        return [f"{EXPIRED}/{name}" for name in self._files_below(EXPIRED)]
+
+    def _files_below(self, folder: str, low: int | None = None) -> list[str]:
+        """Names of files of positions below `low`, or all; what else lies there is nobody's."""
+        names = positions_in(self._storage, folder)
+        below = [name for name in names if low is None or int(name) < low]
+        return [name for name in below if self._storage.is_file(f"{folder}/{name}")]
 
     def _give_back(self) -> Steps:
         for path in self._expired():
@@ -172,9 +176,7 @@ class Removal:
 
     def _sidecars_below(self, low: int) -> list[str]:
         """A power cut may leave them where the segments' own renames are durable."""
-        names = filter(is_position, self._storage.list(sidecar.DIRECTORY))
-        below = [name for name in names if int(name) < low]
-        return [name for name in below if self._storage.is_file(f"{sidecar.DIRECTORY}/{name}")]
+        return self._files_below(sidecar.DIRECTORY, low)
 
     def _remove_sidecars(self, low: int) -> Steps:
         for name in self._sidecars_below(low):
@@ -185,7 +187,7 @@ class Removal:
         """Files whose units all name removed records, never a queue's last one (SF-70)."""
         for folder, first in list(self._folders(firsts)):
             removed = False
-            for name in list(filter(is_position, self._storage.list(folder)))[:-1]:
+            for name in positions_in(self._storage, folder)[:-1]:
                 if int(name) + self._board.cq_bytes > first * layout.CQ_UNIT_BYTES:
                     break
                 self._storage.unlink(f"{folder}/{name}")

@@ -23,6 +23,11 @@ def is_position(name: str) -> bool:
     return len(name) == _DIGITS and name.isascii() and name.isdigit()
 
 
+def positions_in(storage: Storage, folder: str) -> list[str]:
+    """Names in a folder that are positions, in order; what has another name is nobody's there."""
+    return list(filter(is_position, storage.list(folder)))
+
+
 def bases_of(storage: Storage) -> list[int]:
     """Where the segments that are there begin, in order; what has another name is none."""
-    return [int(name) for name in storage.list(DIRECTORY) if name.isdecimal()]
+    return list(map(int, positions_in(storage, DIRECTORY)))

@@ -570,6 +570,11 @@ def map_file(storage: Storage, name: str) -> NDArray[np.uint8]:
         file.close()
 
 
+def folders_in(storage: Storage, name: str) -> list[str]:
+    """Names of the directories in one, sorted."""
+    return [inner for inner in storage.list(name) if storage.is_directory(f"{name}/{inner}")]
+
+
 def first_length(storage: Storage, directory: str, depth: int = 0) -> int:
     """Bytes of the first file with any, `depth` folders below a directory (queues': 2), or 0."""
     for name in storage.list(directory):

@@ -16,6 +16,7 @@ import numpy as np
 from gantrymq.brokerd.memberqueues import has_units
 from gantrymq.shm import layout
 from gantrymq.shm.kernels import scan
+from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.queuenames import DIRECTORY, queue_directory
 from gantrymq.shm.storage import map_file
 
@@ -140,9 +141,7 @@ def _claims_of_queue(
 ) -> Iterator[Claim]:
     missing = list(losses.missing_of(key))
     folder = queue_directory(storage, *key)
-    for name in storage.list(folder):
-        if not name.isdigit():
-            continue
+    for name in positions_in(storage, folder):
         data = map_file(storage, f"{folder}/{name}")
         count = len(data) // layout.CQ_UNIT_BYTES
         units = np.frombuffer(data.tobytes(), layout.CQ_UNIT.dtype, count)

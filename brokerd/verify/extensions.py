@@ -9,6 +9,7 @@ import numpy as np
 
 from gantrymq.shm import layout
 from gantrymq.shm.bitmapnote import extension_directory, extension_files
+from gantrymq.shm.lognames import is_position
 from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class ExtensionCheck:
                 size = self._storage.size_of(path)
             except FileNotFoundError:
                 continue  # it has expired since it was listed
-            if len(name) != 20 or not name.isdecimal() or (size and int(name) % size):
+            if not is_position(name) or (size and int(name) % size):
                 self._report.add(path, None, "stray file", f"multiples of {size} as names")
             lengths.setdefault(size, path)
         for path in list(lengths.values())[1:]:

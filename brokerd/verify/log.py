@@ -16,7 +16,7 @@ from gantrymq.shm import layout
 from gantrymq.shm.codes import Stop
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.kernels.units import rows_of_topic
-from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.lognames import DIRECTORY, is_position, segment_name
 from gantrymq.shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, parse_record
 from gantrymq.shm.record_columns import find_lost, number_names
 
@@ -181,7 +181,7 @@ class LogCheck:
         names = self._storage.list(DIRECTORY)
         for name in names:
             path = f"{DIRECTORY}/{name}"
-            if len(name) != 20 or not name.isdecimal() or int(name) % self.segment_bytes:
+            if not is_position(name) or int(name) % self.segment_bytes:
                 self._report.add(
                     path, None, "stray file", f"multiples of {self.segment_bytes} as names"
                 )

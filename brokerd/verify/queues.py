@@ -21,7 +21,7 @@ from gantrymq.brokerd.verify.holes import first_nonzero
 from gantrymq.shm import layout
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.kernels import units as unit_kernels
-from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.lognames import is_position, segment_name
 from gantrymq.shm.properties import SCHEDULE_TOPIC
 from gantrymq.shm.queuenames import DIRECTORY, MEMBERS
 from gantrymq.shm.storage import map_file
@@ -271,7 +271,7 @@ class QueueCheck:
     def _check_files(self, queue: Queue) -> None:
         for name in self._storage.list(queue.folder):
             path = f"{queue.folder}/{name}"
-            if len(name) != 20 or not name.isdecimal() or int(name) % self._bytes:
+            if not is_position(name) or int(name) % self._bytes:
                 self._report.add(path, None, "stray file", f"multiples of {self._bytes} as names")
                 continue
             # What has expired since it was listed accounts for no record that is there.
