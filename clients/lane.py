@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,14 @@ from gantrymq.shm.kernels.ring import (
     arm,
     put,
     put_batch,
-    take_completions,
 )
 from gantrymq.shm.kernels.words import load_word, spin, store_half, store_word
 from gantrymq.shm.lookout import Lookout, address_of
 
 #: Completions taken at one time.
 DRAIN_ROWS = 4096
+#: The word behind these, which says how many there are (`take_completions`).
+COUNT = DRAIN_ROWS * frames.COMPLETION_WORDS
 
 
 class WriterLane:
@@ -153,43 +155,38 @@ def _is_whole(arena: NDArray[np.uint8], at: int) -> bool:
     return at + layout.ENTRY_BYTES <= arena.size
 
 
+class Taken(NamedTuple):
+    """Completions that were taken and may not have been dealt with: `words[COUNT]` of them.
+
+    `words` is the same as `rows`, for a look at single words: much quicker than through numpy.
+    """
+
+    rows: NDArray[np.int64]
+    words: memoryview
+
+
 class Drained:
     """Completions that a producer has taken out of its rings, and may not have dealt with.
 
     A signal handler may take some while its thread has others in hand, another handler amid that,
     and each may be broken off by the next one's error. So each depth has rows of its own, which
-    come again until `end`.
+    count until somebody has dealt with them.
     """
 
     def __init__(self) -> None:
-        self._places: list[tuple[NDArray[np.int64], list[int]]] = []  # rows, and how many are taken
+        self.places: list[Taken] = []
         self._reach(0)
 
     def _reach(self, depth: int) -> None:
-        while len(self._places) <= depth:
-            self._places.append((np.zeros(DRAIN_ROWS * frames.COMPLETION_WORDS, np.int64), []))
+        while len(self.places) <= depth:
+            rows = np.zeros(COUNT + 1, np.int64)
+            self.places.append(Taken(rows, rows.data))
 
     def broken_off(self, depth: int) -> Sequence[int]:
         """Where rows are left that nobody deals with any more, the deepest first.
 
-        As seen by who begins to look at a depth.
+        As seen by who begins to look at a depth, which has a place then.
         """
-        places = self._places
-        if len(places) == depth + 1 and not places[depth][1]:  # as nearly always
-            return ()
         self._reach(depth)
-        return [at for at in reversed(range(depth, len(places))) if places[at][1]]
-
-    def take(self, depth: int, lane: WriterLane) -> NDArray[np.int64]:
-        """What is left there, or else new ones of a lane.
-
-        Rows of frames.COMPLETION_WORDS in order of seq.
-        """
-        rows, taken = self._places[depth]
-        if not taken:  # taken and counted in one step
-            taken[:] = map(take_completions, (lane.arena,), (lane.words,), (rows,))
-        return rows[: taken[0] * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS)
-
-    def end(self, depth: int) -> None:
-        """What `take` gave is dealt with."""
-        self._places[depth][1].clear()
+        places = self.places
+        return [at for at in reversed(range(depth, len(places))) if places[at].words[COUNT]]

@@ -96,18 +96,17 @@ class Pages:
         Whoever puts for a receipt has its page in the same step (`WriterLink.claim`, the native
         put); so what lies before the last two is needed by nobody but its receipts.
         """
-        if not len(rows):
+        count = len(rows)
+        if not count:
             return
-        seq, last = int(rows[0, frames.OUT_SEQ]), int(rows[-1, frames.OUT_SEQ])
-        if last - seq == len(rows) - 1:
-            while len(rows):
-                at = seq & (PAGE_ROWS - 1)
-                part = rows[: PAGE_ROWS - at]
-                self.page_of(seq).rows[at : at + len(part)] = part
-                seq += len(part)
-                rows = rows[len(part) :]
-        else:
+        seq, last = rows.item(0, frames.OUT_SEQ), rows.item(count - 1, frames.OUT_SEQ)
+        if last - seq != count - 1:
             self._scatter(rows)
+        else:
+            while (left := (at := seq & _ROW_MASK) + count - PAGE_ROWS) > 0:
+                self.page_of(seq).rows[at:] = rows[:-left]
+                seq, count, rows = seq + PAGE_ROWS - at, left, rows[-left:]
+            self.page_of(seq).rows[at : at + count] = rows
         if forget and len(self._pages) > _PAGES_KEPT:
             newest = last >> PAGE_BITS
             for number in [number for number in self._pages if number < newest - 1]:

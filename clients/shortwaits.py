@@ -7,6 +7,7 @@ again once C has woken up: no sleep without an end may be left to C in the main 
 from __future__ import annotations
 
 from _thread import start_new_thread
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread, get_ident, main_thread
 from typing import Final, TypeVar
@@ -37,9 +38,9 @@ def start(thread: Thread) -> None:
     """Start it; what a signal handler raises meanwhile is what comes out.
 
     `Thread.start` makes other errors of that, and may end the new thread by one (its notes of what
-    is started are gone then). No handler comes amid it in another thread: it begins, whatever ends
-    the wait for that. Raises RuntimeError if it does not begin for want of memory, of which CPython
-    tells nobody.
+    is started are gone then). No handler comes amid it in another thread: it has begun, whatever
+    ended the wait for that. Raises RuntimeError if it does not begin for want of memory, of which
+    CPython tells nobody.
     """
     if get_ident() != main_thread().ident:
         thread.start()
@@ -51,6 +52,10 @@ def start(thread: Thread) -> None:
     except Empty as late:
         require_ours(late)
         raise RuntimeError(f"thread {thread.name} does not begin: memory is short") from None
+    except BaseException:
+        with suppress(Empty):
+            take(ended, deadline_after(START_S))
+        raise
     if error is not None:
         raise error
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gantrymq.clients.backlog import Backlog, Put
 from gantrymq.clients.fastcall import FastPut
-from gantrymq.clients.lane import DRAIN_ROWS, Drained, WriterLane
+from gantrymq.clients.lane import COUNT, DRAIN_ROWS, Drained, WriterLane
 from gantrymq.clients.message import check_topic
 from gantrymq.clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
 from gantrymq.clients.routes import Routes
@@ -43,6 +43,7 @@ from gantrymq.shm.errors import (
 )
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.kernels import frames, ring
+from gantrymq.shm.kernels.ring import take_completions
 from gantrymq.shm.kernels.words import spin
 from gantrymq.shm.lookout import Lookout
 
@@ -52,6 +53,7 @@ RECEIPT: Final = int(EntryFlag.RECEIPT)
 #: Receipts asked for between two looks at the completions.
 LOOK_MASK: Final = 1023
 REATTACH_S: Final = 0.02
+_ROW_WORDS: Final = frames.COMPLETION_WORDS
 BROKER_PORT: Final = 10911
 #: So long the interpreter's end waits for a broker that is away, if it has something to hand over.
 _END_S: Final = 2.0
@@ -395,15 +397,16 @@ class WriterLink:
             self._looks += 1
             look = self._looks
             try:
-                taken = 0
-                for left in self._drained.broken_off(depth):
-                    self._looking = left + 1  # a handler that looks now leaves these alone
-                    taken += self._take_completions(look, left, again=True)
-                self._looking = depth + 1
-                count = self._take_completions(look, depth)
-                taken += count
+                places, taken = self._drained.places, 0
+                if len(places) != depth + 1 or places[depth].words[COUNT]:
+                    for left in self._drained.broken_off(depth):
+                        self._looking = left + 1  # a handler that looks now leaves these alone
+                        taken += self._take_completions(look, left, again=True)
+                    self._looking = depth + 1
+                count = DRAIN_ROWS
                 while count == DRAIN_ROWS:
                     count = self._take_completions(look, depth)
+                    taken += count
             finally:
                 self._looking = depth
         if taken and self._sleepers:
@@ -411,17 +414,21 @@ class WriterLink:
             self.session.bell.ring()
 
     def _take_completions(self, look: int, depth: int, *, again: bool = False) -> int:
-        rows = self._drained.take(depth, self.lane)
+        (rows, words), lane = self._drained.places[depth], self.lane
+        if not words[COUNT]:
+            take_completions(lane.arena, lane.words, rows)
         # What the lane says of this call may be of another by now.
         cut_short = again or look != self._looks
-        if self.lane.wants_bell or cut_short:
+        if cut_short or lane.wants_bell:
             self.session.writer_bell.ring()
-        if len(rows):
-            if self.lane.words[frames.BAD] or cut_short:
-                self._note_refusals(rows)
-            self.pages.fill(rows, forget=not (again or depth or self._is_claiming))
-        self._drained.end(depth)
-        return len(rows)
+        count: int = words[COUNT]
+        if count:
+            table = rows[: count * _ROW_WORDS].reshape(-1, _ROW_WORDS)
+            if cut_short or lane.words[frames.BAD]:
+                self._note_refusals(table)
+            self.pages.fill(table, forget=not (again or depth or self._is_claiming))
+            words[COUNT] = 0
+        return count
 
     def look_now_and_then(self, last: int, count: int) -> None:
         """After `count` puts the Python way up to a seq: completions must not pile up."""

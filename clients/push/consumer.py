@@ -104,23 +104,31 @@ class PushConsumer(OfOneProcess):
         was started before.
         """
         self._require_own()
-        with self._starting:
-            if self._is_half_started:
-                self._undo_start()
-            if self._pid or self._is_stopped:
-                raise Closed("this consumer was started before: make another one")
-            try:
-                self._starter = threading.current_thread()
-                self._pid = os.getpid()
-                self._dispatcher = self._begin()
-                if self._is_stopped:  # meanwhile: it ends as soon as it runs
-                    self._dispatcher.stop()
-                self._start_threads(self._dispatcher)
-            except BaseException:
-                self._undo_start()
-                raise
-            finally:
-                self._starter = None
+        begun = False
+        try:
+            with self._starting:
+                if self._is_half_started:
+                    self._undo_start()
+                if self._pid or self._is_stopped:
+                    raise Closed("this consumer was started before: make another one")
+                begun = True
+                self._start()
+        except BaseException:
+            if begun:  # by this call; its threads would keep what nobody has got
+                with self._starting:
+                    self._undo_start()
+            raise
+
+    def _start(self) -> None:
+        try:
+            self._starter = threading.current_thread()
+            self._pid = os.getpid()
+            self._dispatcher = self._begin()
+            if self._is_stopped:  # meanwhile: it ends as soon as it runs
+                self._dispatcher.stop()
+            self._start_threads(self._dispatcher)
+        finally:
+            self._starter = None
 
     def _start_threads(self, dispatcher: Dispatcher) -> None:
         options = self.options
@@ -145,7 +153,10 @@ class PushConsumer(OfOneProcess):
         dispatcher = self._dispatcher
         if dispatcher is not None:
             dispatcher.stop()
-            dispatcher.give_up()
+            if dispatcher.ident is None:
+                dispatcher.give_up()
+            else:
+                join(dispatcher)
         self._handoff.dismiss()
         for thread in self._threads:
             join(thread)

@@ -327,7 +327,7 @@ def _take_completion(arena: Bytes, at: int, lane: Words, out: Words, taken: int)
     queue = machine.load32(arena, at + COMPLETION_QUEUE)
     store_ms = machine.load64(arena, at + COMPLETION_STORE_MS)
     flags = machine.load16(arena, at + ENTRY_FLAGS)
-    room = out.size // frames.COMPLETION_WORDS
+    room = (out.size - 1) // frames.COMPLETION_WORDS
     for index in range(count):
         position = end if batched else position
         end += machine.load32(arena, sizes + 4 * index) if batched else 0
@@ -353,9 +353,11 @@ def _take_completion(arena: Bytes, at: int, lane: Words, out: Words, taken: int)
 def take_completions(arena: Bytes, lane: Words, out: Words) -> int:
     """Take completions out of the down ring, as many as `out` has room for. Single reader.
 
-    Returns how many; entries that repeat a seq (posted again after an agent's restart) are passed.
+    Returns how many, which is `out`'s last word as well: a signal handler's error may come before
+    the caller has what is returned. Entries that repeat a seq (posted again after an agent's
+    restart) are passed.
     """
-    room = out.size // frames.COMPLETION_WORDS
+    room = (out.size - 1) // frames.COMPLETION_WORDS
     taken = 0
     lane[frames.RING] = 0
     lane[frames.BAD] = 0
@@ -378,4 +380,5 @@ def take_completions(arena: Bytes, lane: Words, out: Words) -> int:
         # An agent that stopped draining for want of room is ARMED.
         state = atomics.load_acquire32(arena, lane[frames.CONTROL] + LANE_AGENT_STATE)
         lane[frames.RING] = 1 if state == ARMED and was_full else 0
+    out[-1] = taken
     return taken

@@ -40,6 +40,9 @@ LOCKING: Final = (
 #: Of the first places each so-manieth is tried, of later ones fewer; 1: all of them.
 STEP: Final = int(os.environ.get("GANTRYMQ_TEST_INTERRUPT_EACH", "11"))
 
+#: So many of the last are tried besides.
+LAST: Final = 3
+
 #: A session, or a loop, that is broken off as it is made or ended is ended by its finalizer.
 FINALIZED: Final = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
@@ -112,7 +115,7 @@ class Interrupt:
         handler: Callable[[], None] | None = None,
         kind: type[Interrupted] = Interrupted,
     ) -> None:
-        self._left = number
+        self._number = self._left = number
         self._kind = kind
         self._handler = handler
         self._within = re.compile(within)
@@ -157,6 +160,14 @@ class Interrupt:
                 raise self._kind
             self._handler()
 
+    @property
+    def places(self) -> int:
+        """How many there are; known where it was not hit."""
+        return self._number - self._left
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self._kind.__name__}"
+
     def __enter__(self) -> Self:
         self._before = sys.gettrace()
         sys.settrace(self._trace)
@@ -183,24 +194,29 @@ def interrupt_each(
 ) -> None:
     """Play a scene with an interruption at one place after the other, until there is none left.
 
-    At the first, and from one by chance on; a failure says which it was. With a `handler`, that is
-    called there, and nothing is raised. What is raised is an error at every other place.
+    At the first, from one by chance on, and at the last, where all is made, and nobody has got it
+    yet; a failure says which it was. With a `handler`, that is called there, and nothing is
+    raised. What is raised is an error at every other place.
     """
-    number, hits = 0, 0
     kinds = cycle(random.sample([Interrupted, InterruptedAsAnError], 2))
-    while True:
-        kind = next(kinds)
-        interrupt = Interrupt(number, within, handler, kind)
+
+    def play(number: int) -> Interrupt:
+        interrupt = Interrupt(number, within, handler, next(kinds))
         try:
             scene(interrupt)
         except BaseException as error:
-            error.add_note(f"interrupted at place {number}, {interrupt.place}: {kind.__name__}")
+            error.add_note(f"interrupted at place {number}, {interrupt}")
             raise
-        if not interrupt.was_hit:
-            break
+        return interrupt
+
+    number, hits = 0, 0
+    while (interrupt := play(number)).was_hit:
         hits += 1
         if not number:
             number = random.randint(1, step)
         else:
             number += step if step == 1 else max(step, number // 3)
     assert hits >= least, "too little is interrupted"
+    if step > 1:
+        for last in range(max(0, interrupt.places - LAST), interrupt.places):
+            play(last)

@@ -50,6 +50,8 @@ OPENING = (
     r"_?open|(open|create)_file|appending|replace_whole|read_(trusted|board_file|ahead)|is_held"
     r"|socket_address|try_lock|OffsetFile|PosixStorage|PosixFile|Descriptor"
 )
+#: Functions behind whose ends somebody has what they have made.
+MAKING = r"(Producer|PullConsumer|PushConsumer|Client)\.(__init__|__enter__|start)$"
 #: How often two threads meet.
 TURNS = 2_000
 COMMITS = r"Commit|CheckerLink|Transaction|Pending|_first|_pass"
@@ -98,6 +100,7 @@ def test_a_call_leaves_nothing_open(
 
     interrupt_each(play, least=0)
     interrupt_each(play, OPENING, 2, least=0)
+    interrupt_each(play, MAKING, 1, least=0)
 
 
 @pytest.fixture
@@ -224,6 +227,21 @@ def test_a_stop_by_a_handler_amid_a_start_ends_what_is_started(
 def _listeners() -> list[str]:
     names = [thread.name for thread in threading.enumerate() if thread.is_alive()]
     return [name for name in names if name.startswith("gantrymq-listener")]
+
+
+@mends("S156")
+@FINALIZED
+def test_a_start_that_nobody_has_got_leaves_no_threads(
+    broker: Broker, topic: str, producer: Producer
+) -> None:
+    producer.send(topic, b"x")
+
+    def play(interrupt: Interrupt) -> None:
+        with interrupt, PushConsumer("g-" + topic, [topic], listen, home=broker.home):
+            pass
+        assert not _listeners()
+
+    interrupt_each(play, r"PushConsumer\.(start|__enter__)$", 1)
 
 
 @mends("S118")

@@ -104,6 +104,7 @@ class ProgressNote:
         self._clock = clock
         self._board = board
         self._delivery = delivery
+        self._boot_id = board.boot_id.hex()
         low = board.word(layout.BOARD_LOW)
         self.others = OtherSettled(storage)
         #: What the agent before has left.
@@ -123,7 +124,7 @@ class ProgressNote:
     def clock(self) -> tuple[int, int, int]:
         """`base_ns`, largest wall clock and `shift_ms` of the timeline, by what was noted."""
         found = self.found
-        if found.clock_boot_id == self._board.boot_id.hex():
+        if found.clock_boot_id == self._boot_id:
             return found.base_ns, found.wall_ms, found.shift_ms
         filed_ms = max(found.filed_ms, found.delays_ms + 1)
         base_ns = self._board.wall_ahead_ns  # the wall clock may have been set since the start
@@ -133,7 +134,7 @@ class ProgressNote:
     def steps(self) -> Steps:
         """What the timeline is to know of steps of the wall clock, by what was noted."""
         found = self.found
-        return steps_of(found, same_boot=found.clock_boot_id == self._board.boot_id.hex())
+        return steps_of(found, same_boot=found.clock_boot_id == self._boot_id)
 
     def keep_clock(self) -> None:
         """Before anything is delivered in a boot of the machine: what its even wall is.
@@ -142,13 +143,13 @@ class ProgressNote:
         comes next takes a step for time that has passed, or the time of one pace for another's.
         Raises OSError.
         """
-        known, clock = self._written, self._clock_now()
-        stepped = abs(clock["ahead_ms"] - known.ahead_ms) > STEP_MS
-        same_boot = known.clock_boot_id == clock["clock_boot_id"]
-        told = (known.frozen, known.unsure) == (clock["frozen"], clock["unsure"])
+        known, steps = self._written, self._time.steps()
+        stepped = abs(self._time.ahead_ms() - known.ahead_ms) > STEP_MS
+        same_boot = known.clock_boot_id == self._boot_id
+        told = known.frozen == steps.frozen and known.unsure == steps.unsure
         if same_boot and told and not stepped:
             return
-        note = replace(known, **clock)  # what it counts stays, and of which boot
+        note = replace(known, **self._clock_now())  # what it counts stays, and of which boot
         write_note(self._storage, note)
         self._written = note
 
@@ -157,7 +158,7 @@ class ProgressNote:
         time = self._time
         steps = asdict(time.steps())
         return steps | {
-            "clock_boot_id": self._board.boot_id.hex(),
+            "clock_boot_id": self._boot_id,
             "base_ns": time.base_ns,
             "wall_ms": time.wall_ms(),
             "shift_ms": time.shift_ms,
