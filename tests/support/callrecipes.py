@@ -121,8 +121,14 @@ def listen(_message: Message) -> None:
 
 def pushing(scene: Scene) -> Call:
     def call(**given: Any) -> None:  # noqa: ANN401
-        with PushConsumer(**given):
-            pass
+        consumer = None
+        try:
+            with PushConsumer(**given) as consumer:
+                pass
+        except BaseException:
+            if consumer is not None:  # who has it ends it: a handler may raise as `__exit__` begins
+                consumer.stop()
+            raise
 
     return call
 
