@@ -151,14 +151,16 @@ class Found:
                 pass
             except Corrupt as error:
                 damage = error
-            if results is self._results:  # no signal handler has gone on meanwhile
+            behind, left = results.before, self._left - len(taken)
+            # From here on no signal handler comes until all is noted: nothing is called.
+            if results is self._results:  # none has gone on meanwhile
                 break
             taken.clear()
-        self._is_amid = False
+        self._left, self._is_amid = left, False
         if damage is None or taken:
-            self._before, self._damage, self._left = before, damage, self._left - len(taken)
+            self._before, self._damage = before, damage
             return taken
-        self._before, self._damage = results.before, None
+        self._before, self._damage = behind, None
         raise damage
 
     @property

@@ -224,7 +224,7 @@ RECIPES: dict[str, Recipe] = {
     "PushConsumer": lambda s: (
         pushing(s),
         {
-            "group": s.fresh(), "subscription": [s.topic], "listener": listen,
+            "group": "g-pushed", "subscription": [s.topic], "listener": listen,
             "home": s.broker.home, "concurrency": 1,
         },
     ),

@@ -397,7 +397,7 @@ class Pages:
         self.is_over = not page
 
 
-@mends("S121")
+@mends("S121", "S157")
 @pytest.mark.parametrize("indexed", [0, 0.9, 0.99])
 def test_what_a_handler_breaks_off_comes_again(tmp_path: Path, seed: int, indexed: float) -> None:
     """At any place of a page, whether the index or the log has what is found."""
