@@ -103,9 +103,10 @@ class Pages:
         if last - seq != count - 1:
             self._scatter(rows)
         else:
-            while (left := (at := seq & _ROW_MASK) + count - PAGE_ROWS) > 0:
+            at = seq & _ROW_MASK
+            while (left := at + count - PAGE_ROWS) > 0:
                 self.page_of(seq).rows[at:] = rows[:-left]
-                seq, count, rows = seq + PAGE_ROWS - at, left, rows[-left:]
+                seq, at, count, rows = seq + PAGE_ROWS - at, 0, left, rows[-left:]
             self.page_of(seq).rows[at : at + count] = rows
         if forget and len(self._pages) > _PAGES_KEPT:
             newest = last >> PAGE_BITS

@@ -43,7 +43,7 @@ class Sends:
 
     def known_level(self, topic: str, durability: str | None) -> Level | None:
         """What a receipt waits for; None for a topic that is not known yet."""
-        level = self._level if durability is None else rules.level_of(durability)
+        level = self._wished_level(durability)
         if level is not None:
             return level
         self.link.follow_topics()
@@ -51,7 +51,7 @@ class Sends:
 
     def level_of(self, topic: str, durability: str | None, timeout: float | None = None) -> Level:
         """What a receipt waits for. Raises TopicNotFound, or what a session raises."""
-        level = self._level if durability is None else rules.level_of(durability)
+        level = self._wished_level(durability)
         if level is not None:
             return level
         link = self.link
@@ -60,6 +60,9 @@ class Sends:
         with link.lock:
             link.require_open()
             return link.routes.level_asked(link.living(deadline), topic)
+
+    def _wished_level(self, durability: str | None) -> Level | None:
+        return self._level if durability is None else rules.level_of(durability)
 
     def teach(self, topic: str, tag: str | None) -> None:
         """Let the native put know a route, if it is one that it can use."""

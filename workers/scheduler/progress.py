@@ -214,7 +214,7 @@ class ProgressNote:
             scanned=scanned,
             levels=self._levels.offsets,
             absent=delivery.absent[:, :2].tolist(),
-            boot_id=board.boot_id.hex(),
+            boot_id=self._boot_id,
             made=(self._timers.made or f"{board.epoch:x}") if self._timers.next else "",
             timers_ms=done_ms[0],
             delays_ms=done_ms[1],
