@@ -119,8 +119,9 @@ class Interrupt:
         self._kind = kind
         self._handler = handler
         self._within = re.compile(within)
-        self._last: tuple[FrameType, int] | None = None
-        self._leaving: list[FrameType] = []  # that call an `__exit__`
+        # Frames by id: one that is held outlives a generator that is thrown away amid this.
+        self._last: tuple[int, int] | None = None
+        self._leaving: list[int] = []  # that call an `__exit__`
         self.was_hit = False
         self.place = ""
 
@@ -137,19 +138,19 @@ class Interrupt:
         elif event == "opcode":
             if self._is_behind_look(frame, last):
                 self._come(frame)
-            self._last = frame, frame.f_lasti
+            self._last = id(frame), frame.f_lasti
             if frame.f_lasti in _exits(code):
-                self._leaving.append(frame)
+                self._leaving.append(id(frame))
         elif event == "line":  # comes between two opcodes
             self._last = last
         return self._trace
 
-    def _is_behind_look(self, frame: FrameType, last: tuple[FrameType, int] | None) -> bool:
+    def _is_behind_look(self, frame: FrameType, last: tuple[int, int] | None) -> bool:
         """`last` is the instruction before, if that was no other function's."""
-        if self._leaving and self._leaving[-1] is frame:
+        if self._leaving and self._leaving[-1] == id(frame):
             self._leaving.pop()
             return True
-        return last is not None and last[0] is frame and _is_look(frame, last[1])
+        return last is not None and last[0] == id(frame) and _is_look(frame, last[1])
 
     def _come(self, frame: FrameType) -> None:
         self._left -= 1

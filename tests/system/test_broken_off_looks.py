@@ -6,6 +6,7 @@ place of that look a second signal comes, whose handler raises.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import time
@@ -100,6 +101,7 @@ class Looks:
 
 @pytest.fixture
 def producer(broker: Broker) -> Iterator[Producer]:
+    gc.collect()  # finalizers of what earlier tests have left would hear the signals
     with Producer(home=broker.home, timeout=PATIENCE_S) as made:
         yield made
 

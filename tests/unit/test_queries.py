@@ -33,7 +33,7 @@ from gantrymq.shm.record import STRUCTURE, Record
 from gantrymq.shm.segment import open_log
 from gantrymq.shm.storage import PosixStorage
 from tests.support.indexing import Indexing
-from tests.support.interrupts import Interrupt, interrupt_each
+from tests.support.interrupts import FINALIZED, Interrupt, interrupt_each
 from tests.support.keyed import SEGMENT_BYTES, TOPICS, WORDS, write_keyed_log
 from tests.support.memory_sessions import add_topic
 from tests.support.sealed import segment_of, write_segment
@@ -398,6 +398,7 @@ class Pages:
 
 
 @mends("S121", "S157")
+@FINALIZED
 @pytest.mark.parametrize("indexed", [0, 0.9, 0.99])
 def test_what_a_handler_breaks_off_comes_again(tmp_path: Path, seed: int, indexed: float) -> None:
     """At any place of a page, whether the index or the log has what is found."""
