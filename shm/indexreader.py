@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _ENTRY: Final = layout.INDEX_ENTRY.codec("key_hash", "physical_offset", "time_diff", "prev")
 _SECONDS_MAX: Final = (1 << 31) - 1
+#: In the chain of slot 0 these look like an entry of hash 0 that is the chain's last.
+_NEVER_WRITTEN: Final = bytes(layout.INDEX_ENTRY_BYTES)
 #: Bounds of a time that an entry does not tell.
 EVER_MS: Final = 1 << 62
 
@@ -66,14 +68,18 @@ class IndexFile:
         number = self._slot(code)
         if number >= self.header.count:
             self.header = parse_header(_read(self._file, 0, layout.INDEX_HEADER_BYTES))
-        count = self.header.count
-        last = EVER_MS
+        count, last = self.header.count, self.header.end_position
         while number > 0:
             if number >= count:
                 raise FileUnfit(f"{self.path}: a chain leads to entry {number} of {count - 1}")
             data = _read(self._file, self._shape.entry_at(number), layout.INDEX_ENTRY_BYTES)
             key_hash, position, seconds, before = _ENTRY.unpack(data)
-            if key_hash % self._shape.slots != slot or position > last or before >= number:
+            if (
+                key_hash % self._shape.slots != slot
+                or not self.header.begin_position <= position <= last
+                or before >= number
+                or data == _NEVER_WRITTEN
+            ):
                 raise FileUnfit(f"{self.path}: entry {number} is none of slot {slot}'s chain")
             if key_hash == code:
                 yield self._entry(number, position, seconds)

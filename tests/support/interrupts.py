@@ -101,6 +101,15 @@ class InterruptedAsAnError(
     """As a handler's own error: what many an `except` of ours means something else by."""
 
 
+#: Those that are entered; the last one counts.
+_entered: Final[list[Interrupt]] = []
+
+
+def _trace(frame: FrameType, event: str, _value: object) -> Any:  # noqa: ANN401
+    """One function for all: CPython 3.11 may call one that was made for a scene when it is gone."""
+    return _trace if _entered and _entered[-1].follows(frame, event) else None
+
+
 class Interrupt:
     """`with` it: Interrupted is raised once, at the n-th place of the client's code, and ends here.
 
@@ -125,13 +134,14 @@ class Interrupt:
         self.was_hit = False
         self.place = ""
 
-    def _trace(self, frame: FrameType, event: str, _value: object) -> Any:  # noqa: ANN401
+    def follows(self, frame: FrameType, event: str) -> bool:
+        """Take an event of the trace; whether this frame's are wanted. Raises as it is there to."""
         last, self._last = self._last, None
         code = frame.f_code
         if self.was_hit or not code.co_filename.startswith(_FILES):
-            return None
+            return False
         if not self._within.match(code.co_qualname):
-            return None
+            return False
         if event == "call":
             frame.f_trace_opcodes = True
             self._come(frame)
@@ -143,7 +153,7 @@ class Interrupt:
                 self._leaving.append(id(frame))
         elif event == "line":  # comes between two opcodes
             self._last = last
-        return self._trace
+        return True
 
     def _is_behind_look(self, frame: FrameType, last: tuple[int, int] | None) -> bool:
         """`last` is the instruction before, if that was no other function's."""
@@ -171,7 +181,8 @@ class Interrupt:
 
     def __enter__(self) -> Self:
         self._before = sys.gettrace()
-        sys.settrace(self._trace)
+        _entered.append(self)
+        sys.settrace(_trace)
         return self
 
     def __exit__(
@@ -181,6 +192,7 @@ class Interrupt:
         _traceback: TracebackType | None,
     ) -> bool:
         sys.settrace(self._before)
+        _entered.remove(self)
         self._last = None
         self._leaving.clear()
         return kind is self._kind
