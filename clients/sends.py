@@ -43,11 +43,11 @@ class Sends:
 
     def known_level(self, topic: str, durability: str | None) -> Level | None:
         """What a receipt waits for; None for a topic that is not known yet."""
-        level = self._wished_level(durability)
-        if level is not None:
-            return level
-        self.link.follow_topics()
-        return self.link.routes.known_level(topic)
+        if durability is not None or self._level is not None:
+            return self._wished_level(durability)
+        link = self.link
+        link.follow_topics()
+        return link.routes.known_level(topic)
 
     def level_of(self, topic: str, durability: str | None, timeout: float | None = None) -> Level:
         """What a receipt waits for. Raises TopicNotFound, or what a session raises."""

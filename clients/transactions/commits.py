@@ -136,19 +136,24 @@ class Commits:
         """Let futures be done, in no lock: callbacks may take long."""
         if not self._ended:
             return
-        for future in list(self._ended):  # not `items()`, amid whose list the collector may run
-            future.end(self._ended.get(future))  # one that another thread told stays as it is
-            self._ended.pop(future, None)
+        ended = self._ended
+        for future in list(ended):  # not `items()`, amid whose list the collector may run
+            future.end(ended.get(future))  # one that another thread told stays as it is
+            ended.pop(future, None)
         self._link.wake()
 
     def _look(self, wanted: CommitFuture | None) -> None:
-        waiting = self._waiting
-        first = _first(waiting)
-        if first and not self._ask(first):
-            self._owner.writer.look()
-        while first and self._ask(first):
-            _pass(waiting, first)
-            first = _first(waiting)
+        waiting, has_looked = self._waiting, False
+        # In one step each, without a call: a signal handler may have emptied it since it was seen.
+        while (first := waiting[0] if waiting else None) is not None:
+            if self._ask(first):
+                if waiting and waiting[0] is first:
+                    waiting.popleft()
+            elif has_looked:
+                break
+            else:
+                self._owner.writer.look()
+                has_looked = True
         if wanted and wanted._is_waiting and self._ask(wanted):
             with Suppressed(ValueError):  # a signal handler has asked as well
                 waiting.remove(wanted)

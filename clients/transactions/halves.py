@@ -81,13 +81,13 @@ class HalfSends:
                 f"transaction is {shown(transaction)}: give one of producer.transaction()"
             )
         self._link.require_open()
-        lock, taken = transaction.lock, list[bool]()
-        try:  # as `Turn` has it, without its calls
-            taken[:] = map(lock.acquire, NOW)
-            if taken[0]:
+        lock, taken = transaction.lock, False
+        try:  # as `Turn` has it, without its calls: no signal is heard between taking and noting
+            (taken,) = map(lock.acquire, NOW)
+            if taken:
                 return self._add(transaction, message, body, wishes, parts)
         finally:
-            if taken and taken[0]:
+            if taken:
                 lock.release()
         transaction.require_taking()  # another thread's end of it is not waited for
         try:

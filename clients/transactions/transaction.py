@@ -224,10 +224,15 @@ class Transaction(OfOneProcess):
 
     def settled_places(self) -> list[Half] | None:
         """As `places`, once all halves are in the log or never will be; None before."""
-        if self.is_putting and self._failure is None and not self._fail_what_was_broken_off():
+        halves = self._halves
+        if (
+            self._numbered - self._not_put != len(halves)  # as `is_putting`
+            and self._failure is None
+            and not self._fail_what_was_broken_off()
+        ):
             return None
         places = []
-        for half in self._halves:
+        for half in halves:
             place = half.place()
             if place is not None:
                 places.append(place)
@@ -239,15 +244,15 @@ class Transaction(OfOneProcess):
 
     def _fail_what_was_broken_off(self) -> bool:
         """Whether no thread is amid a send: then nobody says any more what became of a half."""
-        lock, taken = self.lock, list[bool]()
+        lock, taken = self.lock, False
         try:
-            taken[:] = map(lock.acquire, NOW)
-            is_over = taken[0] and not self.adding  # this thread may be amid one, in a handler
+            (taken,) = map(lock.acquire, NOW)
+            is_over = taken and not self.adding  # this thread may be amid one, in a handler
             if is_over and self.is_putting:
                 self.fail(TransactionFailed("the send of a message was broken off"))
             return is_over
         finally:
-            if taken and taken[0]:
+            if taken:
                 lock.release()
 
     @property
@@ -333,10 +338,10 @@ class Transaction(OfOneProcess):
             (timeout,) = judged("Transaction.commit", timeout)
         if not self._owner.writer.is_open:
             self._owner.require_open()
-        lock, taken, asked = self.lock, list[bool](), 0
+        lock, taken, asked = self.lock, False, 0
         try:  # as `Turn` has it, without its calls
-            taken[:] = map(lock.acquire, NOW)
-            if taken[0]:
+            (taken,) = map(lock.acquire, NOW)
+            if taken:
                 self._is_ending = True
                 asked = self._end_soon(commit)
                 if asked == TOLD:
@@ -345,7 +350,7 @@ class Transaction(OfOneProcess):
                     self._end_slowly(commit, self._owner.deadline(timeout), asked)
                 return
         finally:
-            if taken and taken[0]:
+            if taken:
                 lock.release()
             if asked > 0:
                 self._owner.forget(asked)
