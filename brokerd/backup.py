@@ -26,6 +26,7 @@ from gantrymq.brokerd.backuplog import LogCopy, copy_starts, first_segment, goes
 from gantrymq.brokerd.backupplace import require_free, require_outside
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.epoch import STORE_FILE, settle_sizes
+from gantrymq.brokerd.ledgerend import require_readable, require_whole
 from gantrymq.brokerd.queuestarts import FILE as STARTS
 from gantrymq.brokerd.synctree import rename_durably
 from gantrymq.clients.home import no_broker, store_of
@@ -101,9 +102,8 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
         store_of(partial).mkdir(mode=0o700)
         low, durable, segments = _copy(home, run)
         if (home / config.FILE_NAME).exists():
-            ownfiles.replace_whole(
-                partial / config.FILE_NAME, (home / config.FILE_NAME).read_bytes()
-            )
+            given = ownfiles.read_given(home / config.FILE_NAME)
+            ownfiles.replace_whole(partial / config.FILE_NAME, given)
         rename_durably(partial, destination)
         (destination / temporaryhome.MARKER).unlink()
     except BaseException as error:
@@ -142,7 +142,7 @@ class _Run:
 
     def from_running(self, board: Board) -> tuple[int, int, int]:
         """Lowest position, durable position, segments."""
-        self._copy(LEDGER)
+        self._copy_ledger()
         self._copy_config()
         self._copy(*_BEHIND_CONFIG)
         durable = _durable_now(board)
@@ -167,9 +167,10 @@ class _Run:
                 " GantryMQ had stopped it: start its broker once, which takes that over, or copy"
                 " the whole directory as it is"
             )
+        require_whole(self._source)
         given = config.load(home)
         size = settle_sizes(self._source, given).settings.mapped_file_size_commit_log
-        self._copy(LEDGER)
+        self._copy_ledger()
         self._copy_config()
         self._copy(*_BEHIND_CONFIG, STARTS)
         self._put_identity(size, last.durable, last.store_ms)
@@ -198,6 +199,12 @@ class _Run:
                 return data
             time.sleep(_PAUSE_S)
         raise Incompatible(f"{path} is no JSON, and its backup neither: mend it", path=path)
+
+    def _copy_ledger(self) -> None:
+        """One that a start would refuse replaces no good copy. Raises Corrupt, Incompatible."""
+        self._copy(LEDGER)
+        if self._target.exists(LEDGER):
+            require_readable(read_file(self._target, LEDGER))
 
     def _copy(self, *names: str) -> None:
         """Append only, or replaced whole: what an open file shows is a state of it."""

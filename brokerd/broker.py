@@ -16,6 +16,7 @@ from gantrymq.brokerd.agents import AgentEnv
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.config import FILE_NAME, Configuration
 from gantrymq.brokerd.epoch import Life
+from gantrymq.brokerd.ledgerend import require_whole
 from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.sessions import Sessions
@@ -170,6 +171,7 @@ def _open_locked(
     clock = SystemClock()
     if reserve.give_back(storage):
         log.warning("reserve_given_back", bytes=reserve.RESERVE_BYTES)
+    require_whole(storage)
     life, configuration = epoch.begin(storage, configuration)
     settings = configuration.settings
     if life.levels_before:

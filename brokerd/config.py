@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gantrymq.brokerd.relations import PRECISIONS_BETWEEN, check_relations
-from gantrymq.shm import limits
+from gantrymq.shm import limits, ownfiles
 from gantrymq.shm.errors import SettingIllegal, shown
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.indexnote import DEFAULT_SHAPE, Shape
@@ -385,11 +385,14 @@ def run_of_tests() -> str:
 
 def _from_file(path: Path) -> Mapping[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8").removeprefix(BYTE_ORDER_MARK))
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        text = ownfiles.read_given(path).decode()
+        return tomllib.loads(text.removeprefix(BYTE_ORDER_MARK))
+    except OSError as error:
         require_ours(error)
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
             return {}
+        if isinstance(error, PermissionError):
+            raise
         raise SettingIllegal(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         require_ours(error)

@@ -73,7 +73,7 @@ def _open_to_read(store: Path) -> tuple[Descriptor, int]:
 
 def _open_read_only(store: Path) -> Descriptor:
     try:
-        return ownfiles.open_file(store / LOCK_NAME, os.O_RDONLY | os.O_NONBLOCK)
+        return ownfiles.open_file(store / LOCK_NAME, os.O_RDONLY)
     except FileNotFoundError:
         raise Rejected(
             f"{store} has no lock, and none can be made, for its file system is mounted read-only:"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd import config, epoch, lock
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
+from gantrymq.brokerd.ledgerend import require_whole
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.producers import FILE as PRODUCERS_FILE
 from gantrymq.shm import jit, layout
@@ -34,6 +35,7 @@ from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.storeplace import require_store
 from gantrymq.workers.agent import Bells
+from gantrymq.workers.groups.ledgerentries import is_closed
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE
 from gantrymq.workers.scheduler.note import FILE as SCHEDULE_FILE
 from gantrymq.workers.scheduler.timerbuckets import DIRECTORY as TIMERS
@@ -151,13 +153,18 @@ def bring_up_to_date(
 
     `old_board`: of a life that a kill has ended. Kernels are loaded, the store's lock is held.
     """
+    require_whole(storage)
     found, board = _recovered(storage, settings, old_board, progress)
     last = read_checkpoint(storage)
+    life = last.epoch if last else 0
     _dispatch(storage, settings, board)
     _save_producers(storage, board, found)
-    file = CheckpointFile(storage, last.boot_id if last else bytes(16), last.epoch if last else 0)
+    file = CheckpointFile(storage, last.boot_id if last else bytes(16), life)
     try:
-        file.write(found.appended, found.store_ms, found.appended, clean=True)
+        file.write(
+            found.appended, found.store_ms, found.appended, clean=True,
+            ledger_open=not is_closed(storage, life),
+        )  # fmt: skip
     finally:
         file.close()
     return found

@@ -38,9 +38,13 @@ def user() -> int:
 
 
 def open_file(path: str | os.PathLike[str], flags: int) -> Descriptor:
-    """As os.open, but never by way of a link; closed once nobody has it. Raises PermissionError."""
+    """As os.open, but never by way of a link; closed once nobody has it. Raises PermissionError.
+
+    A pipe in a file's place holds nobody up, and has nothing to read.
+    """
     try:
-        return Descriptor(os.open, path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        kept = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return Descriptor(os.open, path, flags | kept, 0o600)
     except OSError as error:
         require_ours(error)
         if error.errno in (errno.ELOOP, errno.EEXIST, errno.ENOTDIR) and os.path.islink(path):
@@ -68,6 +72,18 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """All bytes of a file, never by way of a link. Raises PermissionError, OSError."""
     with open_file(path, os.O_RDONLY) as own, naming(path):
+        return _read_all(own)
+
+
+def read_given(path: str | os.PathLike[str]) -> bytes:
+    """All bytes of a file that the user keeps, which may be a link to one. Raises OSError.
+
+    Not of a pipe, which could hold the reader up for ever.
+    """
+    with Descriptor(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as own, naming(path):
+        if not stat.S_ISREG(os.fstat(own.number).st_mode):
+            os.read(own.number, 0)  # a directory says that it is one
+            raise OSError(errno.EINVAL, "it is no file but a pipe or a device")
         return _read_all(own)
 
 

@@ -421,7 +421,7 @@ class PosixStorage:
 
     def open(self, name: str, *, write: bool = False) -> PosixFile:
         """Open a file that exists; a pipe in its place holds nobody up, and has nothing to read."""
-        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_NONBLOCK
+        flags = os.O_RDWR if write else os.O_RDONLY
         return PosixFile(ownfiles.open_file(self._path(name), flags), name)
 
     @changes

@@ -26,7 +26,7 @@ FLOCK: Final = struct.Struct("hhqqi4x")
 def is_held(store: str | os.PathLike[str], byte: int = STORE_BYTE) -> bool:
     """True if some broker, or a child of one, holds the lock, or its other byte."""
     try:  # who only looks needs no right to write, nor a file system that can be written
-        lock = open_file(os.path.join(store, LOCK_NAME), os.O_RDONLY | os.O_NONBLOCK)
+        lock = open_file(os.path.join(store, LOCK_NAME), os.O_RDONLY)
     except FileNotFoundError as error:
         require_ours(error)
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd.checkpoint import read_checkpoint
+from gantrymq.brokerd.ledgerend import CLOSED_SINCE
 from gantrymq.shm.errors import Incompatible
 from gantrymq.shm.storage import read_file
 from gantrymq.workers.groups.ledger import Ledger
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from gantrymq.brokerd.verify.scope import Scope
     from gantrymq.shm.storage import Storage
 
-#: `version` of store.json from which on a clean stop puts a closing entry.
-CLOSED_SINCE: Final = 2
 _OFFSETS: Final = f"config/{FILE}"
 
 

@@ -9,6 +9,7 @@ import os
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.clients.control import look_at
@@ -19,7 +20,7 @@ from gantrymq.clients.queries.inner import batch_offsets
 from gantrymq.clients.running import board_name, find_board
 from gantrymq.shm import configfile, layout, wire
 from gantrymq.shm.board import NOBODYS
-from gantrymq.shm.errors import BrokerGone, TopicNotFound
+from gantrymq.shm.errors import BrokerGone, Corrupt, TopicNotFound
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.indexnote import (
     DEFAULT_SHAPE,
@@ -40,7 +41,7 @@ from gantrymq.shm.storelock import BOARD_BYTE, is_held
 from gantrymq.shm.storereader import StoreReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from gantrymq.shm.board import Board, TopicSlot
@@ -135,6 +136,31 @@ def look(home: Path, shape: Shape | None = None) -> StoreView:
         ],
     )
     return StoppedStore(storage, shape or DEFAULT_SHAPE)
+
+
+def _segment_bytes(storage: Storage, bases: Sequence[int]) -> int:
+    """Of each segment of a stopped store, 0 without one. Raises Corrupt for one of another length.
+
+    By it a position's segment is found: with a wrong one messages would count as expired.
+    """
+    if not bases:
+        return 0
+    sizes = [storage.size_of(segment_name(base)) for base in bases]
+    gaps = [behind - base for base, behind in pairwise(bases)]
+    wanted = min(gaps, default=sizes[0])
+    if wanted not in sizes:  # files are missing between all that are there
+        wanted = sizes[0]
+    # The last may be one that a power cut has made short: it holds nothing then.
+    for base, size in list(zip(bases, sizes, strict=True))[: max(1, len(gaps))]:
+        if not size or size != wanted:
+            name = segment_name(base)
+            raise Corrupt(
+                f"{name} has {size} bytes, which no segment of this log has: `gantrymq store"
+                " verify` names all that is damaged",
+                path=name,
+                position=base,
+            )
+    return wanted
 
 
 def read_ahead(storage: Storage, pieces: Iterable[tuple[str, int, int]]) -> None:
@@ -254,7 +280,7 @@ class StoppedStore:
         self.storage = storage
         bases = bases_of(storage)
         self.low = bases[0] if bases else 0
-        self.segment_bytes = storage.size_of(segment_name(self.low)) if bases else 0
+        self.segment_bytes = _segment_bytes(storage, bases)
         self.doubt = ""
         known = read_note(storage)
         if known is not None:

@@ -19,7 +19,7 @@ from gantrymq.clients.producer import Producer
 from gantrymq.shm import layout
 from gantrymq.shm.board import Board
 from gantrymq.shm.codes import ExitCode
-from gantrymq.shm.errors import Rejected
+from gantrymq.shm.errors import Corrupt, Rejected
 from gantrymq.temporary import Broker
 from tests.support.adversary import Victim
 from tests.support.brokers import ServingBroker, command
@@ -138,6 +138,61 @@ def test_a_live_store_is_backed_up_and_restored(tmp_path: Path) -> None:
         assert broker.stop()[0] == ExitCode.OK
     assert len(set(rest)) == 12
     verify(copy / "store")
+
+
+def damage_ledger(home: Path) -> bytes:
+    """Spoil an entry amid it; what it was."""
+    path = home / "store" / "gantry" / "ledger"
+    whole = path.read_bytes()
+    middle = len(whole) // 16 * 8
+    path.write_bytes(whole[:middle] + bytes(16) + whole[middle + 16 :])
+    return whole
+
+
+@mends("S159", "S160")
+def test_a_damaged_ledger_is_neither_backed_up_nor_started_on(tmp_path: Path) -> None:
+    """Also where the end is gone: a start would forget what the group had committed."""
+    with Broker.temporary() as broker:
+        home = broker.home
+        with Producer(home) as producer:
+            for number in range(8):
+                producer.send("kept", b"kept-%d" % number)
+        drain(home, "g", "kept", 8)
+        broker.stop()
+        ledger = home / "store" / "gantry" / "ledger"
+        whole = damage_ledger(home)
+        with pytest.raises(Corrupt, match="gantry/ledger is damaged"):
+            backup(home, tmp_path / "copy")
+        for damaged in (ledger.read_bytes(), whole[: len(whole) // 2], b"", None):
+            ledger.unlink(missing_ok=True)
+            if damaged is not None:
+                ledger.write_bytes(damaged)
+            with pytest.raises(Corrupt, match="gantry/ledger is"):
+                backup(home, tmp_path / "copy")
+            ran = command("serve", "--home", home)
+            assert ran.returncode == ExitCode.STORE, ran
+            assert "gantry/ledger is" in ran.stderr
+            assert (ledger.read_bytes() if ledger.exists() else None) == damaged
+        ledger.write_bytes(whole)
+        backup(home, tmp_path / "copy")
+
+
+@mends("S160")
+def test_a_ledger_damaged_at_work_makes_no_back_up(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with ServingBroker(home, **SEGMENTS) as broker:
+        broker.wait_until_ready()
+        with Producer(home) as producer:
+            producer.send("kept", b"kept")
+        drain(home, "g", "kept", 1)
+        assert broker.stop()[0] == ExitCode.OK
+        broker.again().wait_until_ready()
+        whole = damage_ledger(home)
+        ran = command("store", "backup", tmp_path / "copy", "--home", home)
+        assert ran.returncode == ExitCode.STORE, ran
+        assert not (tmp_path / "copy").exists()
+        (home / "store" / "gantry" / "ledger").write_bytes(whole)
+        assert broker.stop()[0] == ExitCode.OK
 
 
 def test_a_stopped_store_and_one_without_a_message(tmp_path: Path) -> None:

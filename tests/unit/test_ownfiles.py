@@ -10,17 +10,39 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq.brokerd import lock
+from gantrymq.brokerd import config, lock
 from gantrymq.brokerd.broker import make_directories
 from gantrymq.clients.filelock import try_lock
 from gantrymq.clients.home import run_of, store_of
 from gantrymq.shm import ownfiles
-from gantrymq.shm.errors import NotPermitted
+from gantrymq.shm.errors import NotPermitted, SettingIllegal
 from gantrymq.shm.storage import PosixStorage, require_inside
 from tests.support.otherselves import OTHER_UID, is_root
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
+
+
+@mends("S162")
+def test_a_pipe_in_a_files_place_holds_nobody_up(tmp_path: Path) -> None:
+    """Whoever opens it: there is nothing to read, and no file of a user's own that it could be."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert ownfiles.read_bytes(pipe) == b""
+    with pytest.raises(OSError, match="no file but a pipe") as refused:
+        ownfiles.read_given(pipe)
+    assert refused.value.filename == str(pipe)
+    (tmp_path / config.FILE_NAME).symlink_to(pipe)
+    with pytest.raises(SettingIllegal, match="no file but a pipe"):
+        config.load(tmp_path, None, {})
+
+
+def test_a_file_that_the_user_keeps_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("sessions_max = 7\n")
+    (tmp_path / config.FILE_NAME).symlink_to(tmp_path / "kept")
+    assert config.load(tmp_path, None, {}).settings.sessions_max == 7
+    with pytest.raises(IsADirectoryError):
+        ownfiles.read_given(tmp_path)
 
 
 @pytest.fixture

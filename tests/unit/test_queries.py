@@ -284,6 +284,22 @@ def test_a_file_that_does_not_hold_is_not_believed(tmp_path: Path, seed: int) ->
     assert told > 5
 
 
+@mends("S161")
+@pytest.mark.parametrize("size", [0, 100, SEGMENT_BYTES // 2, SEGMENT_BYTES + 1])
+def test_a_segment_of_another_length_is_named(tmp_path: Path, seed: int, size: int) -> None:
+    """By it positions would be looked for in wrong files, as if their messages had expired."""
+    dice = random.Random(seed)
+    place = stopped(place := Place(tmp_path, dice), place.end)
+    bases = sorted((tmp_path / "store" / "commitlog").iterdir())
+    for path in bases[:-1]:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:size].ljust(size, b"\0"))
+        with pytest.raises(Corrupt, match=f"commitlog/{path.name} has {size} bytes"):
+            StoppedStore(place.storage, Shape(1, 1))
+        path.write_bytes(whole)
+    assert StoppedStore(place.storage, Shape(1, 1)).segment_bytes == SEGMENT_BYTES
+
+
 def test_what_is_left_out_is_said(tmp_path: Path, seed: int) -> None:
     place = Place(tmp_path, random.Random(seed))
     request = Request(topic="orders", key="a", scan_bytes=1)
