@@ -11,6 +11,8 @@ from gantrymq.shm import layout
 from gantrymq.shm.kernels.dispatch import index_topics
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gantrymq.shm.board import Board
 
 _ROOM_FIRST: Final = 16
@@ -19,10 +21,13 @@ _ROOM_FIRST: Final = 16
 class TopicIndex:
     """Follows the board; `words` is what `index_topics` makes, four times as long as needed."""
 
-    def __init__(self, board: Board, *, to_put: bool = False) -> None:
-        """`to_put`: for an agent that puts copies: without topics that leave the board."""
+    def __init__(self, board: Board, without: Sequence[int] = ()) -> None:
+        """`without` topics that are marked so, as an agent that puts copies wants none that leaves.
+
+        Marks are layout.LEAVING and layout.DELETED.
+        """
         self._board = board
-        self._to_put = to_put
+        self._without = list(without)
         self._memory = board.array()
         self.words: NDArray[np.int64] = np.zeros(_ROOM_FIRST, np.int64)
         #: Of topics, as the board had them: how many, and how often they were changed.
@@ -48,15 +53,15 @@ class TopicIndex:
 
     def _memory_of(self, count: int) -> NDArray[np.uint8]:
         """The board, or a copy of its topics where some are not to be found."""
-        if not self._to_put:
+        if not self._without:
             return self._memory
         table = self._memory[: self._board.topic_at(count)]
         systems = table[layout.TOPICS_AT + layout.TOPIC_SYSTEM :: layout.TOPIC_BYTES]
-        leaving = np.flatnonzero(systems == layout.LEAVING)
-        if not len(leaving):
+        hidden = np.flatnonzero(np.isin(systems, self._without))
+        if not len(hidden):
             return self._memory
         table = table.copy()
-        for slot in leaving.tolist():  # a name that nobody has
+        for slot in hidden.tolist():  # a name that nobody has
             table[self._board.topic_at(slot) + layout.TOPIC_NAME] = 0
         return table
 

@@ -16,6 +16,7 @@ from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK
 from gantrymq.workers.transactions.agent import TxnChecker
 from gantrymq.workers.transactions.halfmove import MOVES_MAX
 from tests.support.transacting import CHECKER, Peer, TxnLife, txn_life
+from tests.support.trials import mends
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32
@@ -133,6 +134,37 @@ def test_a_rollback_needs_no_topic(life: TxnLife) -> None:
     assert peer.ended([half], commit=True) == ("", wire.UNSTORABLE)
     assert peer.ended([half], commit=False) == (ROLLED_BACK, "")
     assert life.ops() == ["0,"]
+
+
+@mends("S163")
+@pytest.mark.parametrize("mark", [layout.DELETED, layout.LEAVING])
+@pytest.mark.parametrize("more", [{}, {"GANTRY_TX_DELAY": "level:1"}], ids=["now", "delayed"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_nothing_is_committed_into_a_deleted_topic(
+    life: TxnLife, mark: int, more: dict[str, str], count: int
+) -> None:
+    """Its place on the board may be kept: what is put there nobody ever sees."""
+    peer = Peer(life)
+    halves = [life.half(TX, number, **more) for number in range(1, count + 1)]
+    slot = life.board.topic_named("orders")
+    assert slot is not None
+    at = life.board.topic_at(slot.slot)
+
+    def change(system: int) -> None:
+        life.board.set_half(at + layout.TOPIC_SYSTEM, system)
+        life.board.count_change(layout.BOARD_TOPIC_CHANGES)
+
+    change(mark)
+    for half in halves:
+        assert peer.ended([half], commit=True) == ("", wire.UNSTORABLE)
+    assert peer.ended(halves, commit=True) == ("", wire.UNSTORABLE)
+    life.run_for(2000)
+    assert (life.committed(), life.ops()) == ({}, [])
+    life.kill(CHECKER)
+    peer = Peer(life)
+    assert peer.ended(halves, commit=True) == ("", wire.UNSTORABLE)
+    change(0)
+    assert peer.ended(halves, commit=True) == (COMMITTED, "")
 
 
 def test_requests_that_wait_for_room_are_heard_by_the_next_writer(life: TxnLife) -> None:

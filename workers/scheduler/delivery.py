@@ -72,7 +72,8 @@ class Delivery:
         self._outlet = outlet
         self._window = window
         self._form = np.zeros(parked.FORM_WORDS, np.int64)
-        self._index = TopicIndex(board, to_put=True)
+        # What falls due in a topic that was deleted goes with it (DT-16).
+        self._index = TopicIndex(board, (layout.LEAVING,))
         self._time: Timeline | None = None
         self._flying: deque[_Put] = deque()
         self._again: Rows = NOTHING

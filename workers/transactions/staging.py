@@ -58,7 +58,8 @@ class Staging:
         self._in_parts: Decision | None = None  # more of it is to be put before anything else
         self._rows = np.zeros(halfform.HALF_WORDS * HALVES_MAX, np.int64)
         self._rows_view = self._rows.data
-        self._index = TopicIndex(board, to_put=True)
+        # Nobody would ever see what is committed into a topic that was deleted.
+        self._index = TopicIndex(board, (layout.LEAVING, layout.DELETED))
         self._expected = ("", "none yet")
         self._names = np.zeros(512, np.uint8)  # group and transaction of these
         self._name_bytes = self._names.data
@@ -71,7 +72,7 @@ class Staging:
     def follow_topics(self) -> None:
         """Know the topics of the board."""
         if self._index.follow():
-            topics = [topic for topic in self._board.topics() if not topic.leaving]
+            topics = [topic for topic in self._board.topics() if not topic.deleted]
             self.slots = {topic.name: topic.slot for topic in topics}
             self._topics = {topic.slot: topic for topic in topics}
             self.durables = {topic.slot for topic in topics if topic.level == Level.DURABLE}
