@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gantrymq.brokerd import agents, epoch, lock, reserve
 from gantrymq.brokerd.agents import AgentEnv
+from gantrymq.brokerd.bells import make_bell
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.config import FILE_NAME, Configuration
 from gantrymq.brokerd.epoch import Life
@@ -208,7 +209,7 @@ def _open_locked(
     except BaseException:
         unlink_board(board.name)
         raise
-    env = AgentEnv(storage, clock, board, Bells.each(EventBell), settings)
+    env = AgentEnv(storage, clock, board, Bells.each(make_bell), settings)
     sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
     for role in agents.SENDERS:
         sessions.open_own(role, agents.bell_of(env.bells, role), board.segment_bytes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,7 @@ from gantrymq.shm.errors import (
     StoreFailed,
     Unavailable,
 )
+from gantrymq.shm.held import Descriptor
 from gantrymq.shm.storage import is_disk_full
 
 _BACKLOG: Final = 128
@@ -65,8 +66,8 @@ class Later:
 class Desk(Protocol):
     """What the supervisor does for connections. Methods raise GantryError to refuse."""
 
-    def attach(self, hello: wire.Hello, peer: Peer) -> tuple[wire.Welcome, tuple[int, ...]]:
-        """Open a session (none for `look`); the descriptors stay the desk's.
+    def attach(self, hello: wire.Hello, peer: Peer) -> tuple[wire.Welcome, tuple[Descriptor, ...]]:
+        """Open a session (none for `look`); the caller closes the descriptors.
 
         Raises ComingFree where there will be room soon.
         """
@@ -393,7 +394,7 @@ class Connection:
                 self._wait(hello)
                 return
         try:
-            welcome, descriptors = self._server.desk.attach(hello, self.peer)
+            welcome, handed = self._server.desk.attach(hello, self.peer)
         except ComingFree as error:
             if not (may_wait and self._server.wait_for_room(self)):
                 raise Unavailable(str(error)) from error
@@ -402,7 +403,12 @@ class Connection:
         self.greeted = True
         self.session = welcome.session
         self._server.heard_of(self)
-        self.reply(welcome, descriptors)
+        self._hand_over(welcome, handed)
+
+    def _hand_over(self, welcome: wire.Welcome, handed: Sequence[Descriptor]) -> None:
+        self.reply(welcome, tuple(one.number for one in handed))
+        for one in handed:  # the client has its own by now
+            one.close()
 
     def _wait(self, hello: wire.Hello) -> None:
         self._hello = hello

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.brokerd import agents
+from gantrymq.brokerd.bells import hand_out
 from gantrymq.brokerd.config import describe
 from gantrymq.brokerd.control import Later
 from gantrymq.brokerd.roster import Roster
+from gantrymq.brokerd.sessions import no_room
 from gantrymq.shm import layout, wire
 from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import BrokerGone, GroupIllegal, Rejected
+from gantrymq.shm.held import Descriptor
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.access import Peer
     from gantrymq.brokerd.broker import Broker
     from gantrymq.brokerd.sessions import SessionRecord
     from gantrymq.shm.board import TopicSlot
+
+#: Agents that clients ring, in the order in which their bells are handed out.
+_RUNG: Final = (Role.WRITER, Role.GROUPS, Role.SCHEDULER, Role.TXN_CHECKER)
 
 
 class TellAll(Protocol):
@@ -46,8 +52,8 @@ class SessionDesk:
         self._stop = stop
         self._pids = pids
 
-    def attach(self, hello: wire.Hello, peer: Peer) -> tuple[wire.Welcome, tuple[int, ...]]:
-        """Open a session and tell the agents."""
+    def attach(self, hello: wire.Hello, peer: Peer) -> tuple[wire.Welcome, tuple[Descriptor, ...]]:
+        """Open a session and tell the agents; what the client is handed: memory, bells."""
         if self.closed:
             raise BrokerGone("the broker is stopping: try again when it has been started")
         broker = self._broker
@@ -55,18 +61,20 @@ class SessionDesk:
         if hello.kind == "look":
             look = wire.Welcome(0, broker.life.epoch, broker.board.name, store, 0, (0, 0, 0, 0))
             return look, ()
+        bells = broker.env.bells
         record = broker.sessions.open(hello, peer)
+        try:
+            handed = (
+                Descriptor(os.dup, record.arena_descriptor),
+                hand_out(record.bell),
+                *(hand_out(agents.bell_of(bells, role)) for role in _RUNG),
+            )
+        except OSError as error:
+            broker.sessions.take_back(record)
+            raise no_room(error.strerror or str(error)) from error
         self._tell_all(record.added(), record)
         self._count_sessions()
         self._log.debug("attached", session=record.session, pid=peer.pid)
-        bells = broker.env.bells
-        descriptors = (
-            *record.descriptors,
-            agents.bell_of(bells, Role.WRITER).fileno(),
-            agents.bell_of(bells, Role.GROUPS).fileno(),
-            agents.bell_of(bells, Role.SCHEDULER).fileno(),
-            agents.bell_of(bells, Role.TXN_CHECKER).fileno(),
-        )
         settings = broker.configuration.settings
         welcome = wire.Welcome(
             record.session,
@@ -79,7 +87,7 @@ class SessionDesk:
             settings.timer_precision_ms,
             broker.life.store_id,
         )
-        return welcome, descriptors
+        return welcome, handed
 
     def detach(self, session: int) -> None:
         """The client is gone: its lanes are nobody's any more."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gantrymq.brokerd.access import DESCRIPTORS_KEPT, Peer, is_reserved
+from gantrymq.brokerd.bells import make_bell
 from gantrymq.shm import limits, wire
 from gantrymq.shm.arena import ArenaPlan, create_arena, map_arena, mark_evicted, plan_arena
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import Rejected, Unavailable
 
-PRODUCER_BYTES: Final = 10
 #: A lane that a session does not use still has rings, of the least useful size.
 _UNUSED_RING_BYTES: Final = 4096
 _UP_BYTES_MAX: Final = 64 << 20
@@ -119,13 +119,14 @@ class Sessions:
         """Make a session's memory. Raises Rejected, or Unavailable where a limit is reached."""
         plan = _plan(hello)
         self._require_room(plan, peer.uid)
-        if hello.producer and self._is_taken(hello.producer, peer):
+        producer = wire.producer_number(hello.secret) if hello.secret else b""
+        if producer and self._is_taken(producer, peer):
             raise Rejected("another process has a session under this producer's number")
         session = self._next
         arena, bell = _make(plan, self._epoch, session)
         self._next += 1
         record = SessionRecord(
-            session, peer, plan, arena, bell, hello.producer, hello.groups, hello.scheduler,
+            session, peer, plan, arena, bell, producer, hello.groups, hello.scheduler,
             hello.transactions,
         )  # fmt: skip
         self._open[session] = record
@@ -145,7 +146,7 @@ class Sessions:
         waking = EventBell(os.dup(bell.fileno()))
         peer = Peer(os.getpid(), os.getuid(), 0)
         # Random: what the last life's writer noted of it says nothing of this one's numbers.
-        producer = os.urandom(PRODUCER_BYTES)
+        producer = os.urandom(wire.PRODUCER_BYTES)
         self._own.append(
             SessionRecord(self._next, peer, plan, arena, waking, producer, False, owner=role)
         )
@@ -191,6 +192,11 @@ class Sessions:
                 _give_back(record)
         return record
 
+    def take_back(self, record: SessionRecord) -> None:
+        """End a session that nobody has heard of."""
+        self._open.pop(record.session, None)
+        _give_back(record)
+
     def settled(self, session: int) -> None:
         """The ledger has the end of a session: forget it."""
         record = self._unsettled.pop(session, None)
@@ -214,7 +220,7 @@ def _make(plan: ArenaPlan, epoch: int, session: int) -> tuple[int, EventBell]:
     why = f"only {DESCRIPTORS_KEPT} descriptors are left"
     bell = None
     try:
-        bell = EventBell()
+        bell = make_bell()
         arena = create_arena(plan, epoch, session)
         if not is_reserved(arena):
             return arena, bell
@@ -223,19 +229,25 @@ def _make(plan: ArenaPlan, epoch: int, session: int) -> tuple[int, EventBell]:
         why = error.strerror or str(error)
     if bell is not None:
         bell.close()
-    raise Unavailable(
+    raise no_room(why)
+
+
+def no_room(why: str) -> Unavailable:
+    """The system has nothing left for a session."""
+    return Unavailable(
         f"no room for another session ({why}): end some, or raise the broker's limits (LimitNOFILE,"
         " memory)"
     )
 
 
 def _plan(hello: wire.Hello) -> ArenaPlan:
-    if hello.producer and len(hello.producer) != PRODUCER_BYTES:
-        raise Rejected(f"a producer's number has {PRODUCER_BYTES} bytes, not {len(hello.producer)}")
+    if hello.secret and len(hello.secret) < wire.PRODUCER_BYTES:
+        least, found = wire.PRODUCER_BYTES, len(hello.secret)
+        raise Rejected(f"a producer's secret has at least {least} bytes, not {found}")
     up = hello.up_bytes or limits.WRITER_UP_BYTES
     if up & (up - 1) or not _UNUSED_RING_BYTES <= up <= _UP_BYTES_MAX:
         raise Rejected(f"a ring of {up} bytes: choose a power of two up to {_UP_BYTES_MAX}")
     unused = _UNUSED_RING_BYTES
-    writer = (up, limits.WRITER_DOWN_BYTES) if hello.producer else (unused, unused)
+    writer = (up, limits.WRITER_DOWN_BYTES) if hello.secret else (unused, unused)
     groups = (limits.GROUPS_UP_BYTES, limits.GROUPS_DOWN_BYTES) if hello.groups else (unused,) * 2
     return plan_arena(*writer, *groups)

@@ -84,9 +84,10 @@ class ControlChannel(Closing):
         while self._answers[serial] is None:
             try:
                 if not sent:
-                    wire.send(self.channel, frame)
+                    with Suppressed(ConnectionError):  # who has ended it may have said why
+                        wire.send(self.channel, frame)
                     sent = True
-                received = wire.receive_owned(self.channel)
+                received = self._receive()
             except TimeoutError as error:
                 require_ours(error)
                 if self._answers[serial] is None and time.monotonic() >= until:
@@ -96,6 +97,13 @@ class ControlChannel(Closing):
                 return None
             self._sort(received, serial)
         return self._answers[serial]
+
+    def _receive(self) -> tuple[wire.AnyFrame, list[FileIO]] | None:
+        try:
+            return wire.receive_owned(self.channel)
+        except ConnectionResetError as error:  # told once; what was sent before comes behind it
+            require_ours(error)
+            return wire.receive_owned(self.channel)
 
     def _sort(self, received: tuple[wire.AnyFrame, list[FileIO]], serial: int) -> None:
         told = received[0].serial or serial  # 0: told outside of requests, and the end of all

@@ -127,7 +127,7 @@ class Session(Closing, OfOneProcess):
     def __init__(  # noqa: PLR0913 - each is a wish of its own, by name
         self,
         home: str | os.PathLike[str] | None = None,
-        producer: bytes = b"",
+        secret: bytes = b"",
         groups: bool = False,
         scheduler: bool = False,
         transactions: bool = False,
@@ -137,10 +137,10 @@ class Session(Closing, OfOneProcess):
     ) -> None:
         """Attach to the broker at `home`.
 
-        `producer` is the 10 bytes of a session that sends; `groups`, `scheduler` and `transactions`
-        open lanes with these agents. `answer_by` is a deadline for the supervisor's answers, which
-        are waited for 30 s at most. What this is `replacing` is over once the broker may have heard
-        of this.
+        A session that sends has a `secret` of its producer, 10 bytes at least; `groups`,
+        `scheduler` and `transactions` open lanes with these agents. `answer_by` is a deadline for
+        the supervisor's answers, which are waited for 30 s at most. What this is `replacing` is
+        over once the broker may have heard of this.
         Raises BrokerGone, NotPermitted, Incompatible, Unavailable or Timeout.
         """
         self.home: Path = find_home(home)
@@ -148,7 +148,7 @@ class Session(Closing, OfOneProcess):
         self.is_open = False
         self.session = 0
         self._why_over: GantryError | None = None
-        self._sends = bool(producer)
+        self._sends = bool(secret)
         self._topics: dict[str, wire.TopicOpened] = {}
         self._requests = threading.RLock()
         self._turn = threading.RLock()  # for a moment: whose turn it is to sleep
@@ -157,7 +157,7 @@ class Session(Closing, OfOneProcess):
         self.look_due = 0
         self._turns = 0  # how many sleeps on the descriptors have ended
         hello = wire.Hello(
-            os.getpid(), layout.FINGERPRINT, "client", producer, groups, scheduler,
+            os.getpid(), layout.FINGERPRINT, "client", secret, groups, scheduler,
             transactions, replacing.up_bytes if replacing else 0,
         )  # fmt: skip
         before = replacing.before if replacing else None

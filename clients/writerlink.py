@@ -30,7 +30,7 @@ from gantrymq.clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending
 from gantrymq.clients.routes import Routes
 from gantrymq.clients.session import Replacing, Session, Turn, deadline_after, now_ns, pause
 from gantrymq.clients.watched import Watched
-from gantrymq.shm import layout, limits
+from gantrymq.shm import layout, limits, wire
 from gantrymq.shm.codes import EntryFlag, Status
 from gantrymq.shm.errors import (
     BrokerGone,
@@ -55,6 +55,7 @@ LOOK_MASK: Final = 1023
 REATTACH_S: Final = 0.02
 _ROW_WORDS: Final = frames.COMPLETION_WORDS
 BROKER_PORT: Final = 10911
+_SECRET_BYTES: Final = 16
 #: So long the interpreter's end waits for a broker that is away, if it has something to hand over.
 _END_S: Final = 2.0
 #: So many different refusals of one-way sends are told at a time.
@@ -83,8 +84,9 @@ class WriterLink:
         self.fast: FastPut | None = None
         self.is_open = False
         self._home = home
-        self._identity = os.urandom(10)
-        self.identity = (self._identity.hex().upper(), _HOST + BROKER_PORT.to_bytes(4, "big"))
+        self._secret = os.urandom(_SECRET_BYTES)
+        number = wire.producer_number(self._secret)
+        self.identity = (number.hex().upper(), _HOST + BROKER_PORT.to_bytes(4, "big"))
         #: Status, route and queue id of refusals that no receipt tells of.
         self._refused: Counter[tuple[int, int, int]] = Counter()
         self._given_up = 0  # last seq that a failure of the store has decided
@@ -103,7 +105,7 @@ class WriterLink:
     def open(self) -> None:
         """Attach for the first time. Raises BrokerGone, NotPermitted, Incompatible."""
         answer_by = deadline_after(self.timeout)
-        session = Session(self._home, self._identity, answer_by=answer_by)
+        session = Session(self._home, self._secret, answer_by=answer_by)
         self._attach(session, WriterLane(session.arena, session.plan.writer, 0, 0))
         self.is_open = True
 
@@ -639,7 +641,7 @@ class WriterLink:
     def _open_session(self, up_bytes: int, deadline: int) -> tuple[Session, int]:
         """A session under the old identity, and how many routes it knows. Raises Incompatible."""
         replacing = Replacing(self.session, up_bytes)
-        session = Session(self._home, self._identity, replacing=replacing, answer_by=deadline)
+        session = Session(self._home, self._secret, replacing=replacing, answer_by=deadline)
         session.require_store(self.session.store_id)
         try:
             known = self.routes.attach(session)

@@ -1,4 +1,4 @@
-"""Edge to the operating system: wake-up hints between processes (eventfd).
+"""Edge to the operating system: wake-up hints between processes and threads.
 
 A ring may be lost on nobody: whoever sleeps has armed its flag with a full fence first
 (kernels/ring.py `arm`), and whoever publishes looks at that flag behind a full fence. A ring may be
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 from io import FileIO
-from typing import Protocol
+from typing import Final, Protocol
 
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.held import Descriptor
@@ -33,8 +34,14 @@ def give_way() -> None:
     os.sched_yield()
 
 
+#: A ring: an eventfd counts it, a pipe keeps it.
+_RING: Final = (1).to_bytes(8, sys.byteorder)
+#: What is read of a pipe at a time.
+_RINGS_BYTES: Final = 4096
+
+
 class EventBell:
-    """A bell over an eventfd, which it owns; of a file it has a copy.
+    """A bell over an eventfd, or over a pipe (brokerd/bells.py), which it owns; a file it copies.
 
     Any thread, and a signal handler, may close it amid any call of another: each call holds what it
     uses, so that the number is nobody else's before its end. Once closed, rings reach nobody.
@@ -65,12 +72,12 @@ class EventBell:
         return self.descriptor
 
     def ring(self) -> None:
-        """Wake the owner; a counter that is already full means that it has been rung."""
+        """Wake the owner; what is full already means that it has been rung."""
         owned = self._owned
         if owned is None:
             return
         try:
-            os.eventfd_write(owned.number, 1)
+            os.write(owned.number, _RING)
         except BlockingIOError as error:
             require_ours(error)
             return
@@ -81,7 +88,7 @@ class EventBell:
         if owned is None:
             return
         try:
-            os.eventfd_read(owned.number)
+            os.read(owned.number, _RINGS_BYTES)
         except BlockingIOError as error:
             require_ours(error)
             return

@@ -914,7 +914,13 @@ STORE: Final = (
 
 #: Attaching to an arena or board with another fingerprint is refused.
 FINGERPRINT: Final = fingerprint(
-    SHARED, {"routes_at": ROUTES_AT, "rings_at": RINGS_AT, "topics_at": TOPICS_AT}
+    SHARED,
+    {
+        "routes_at": ROUTES_AT,
+        "rings_at": RINGS_AT,
+        "topics_at": TOPICS_AT,
+        "frames": 2,  # another number where a frame of shm/wire.py gets another meaning
+    },
 )
 
 

@@ -45,6 +45,7 @@ QueueCount = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]  # refused by name wh
 Name = Annotated[str, Meta(max_length=4 * limits.RETRY_TOPIC_BYTES_MAX)]
 Word = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=4096)]
+ProducerSecret = Annotated[bytes, Meta(max_length=64)]
 ProducerNumber = Annotated[bytes, Meta(max_length=64)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import errno
+import hashlib
 import os
 import socket
 from io import FileIO
@@ -23,7 +24,7 @@ from gantrymq.shm.valueranges import (
     Digest,
     Name,
     Pid,
-    ProducerNumber,
+    ProducerSecret,
     QueueCount,
     RingBytes,
     Serial,
@@ -33,6 +34,7 @@ from gantrymq.shm.valueranges import (
 
 FRAME_BYTES_MAX: Final = 64 * 1024
 DESCRIPTORS_MAX: Final = 8
+PRODUCER_BYTES: Final = 10
 _ANCILLARY_BYTES: Final = socket.CMSG_LEN(DESCRIPTORS_MAX * 4)
 
 
@@ -49,13 +51,22 @@ class Frame(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 # client -> supervisor -------------------------------------------------------------------------
 
 
+def producer_number(secret: bytes) -> bytes:
+    """The number of a producer, which begins the id of each of its messages: anybody reads it.
+
+    Who attaches shows what it is made of, so that nobody else ever sends in its name.
+    """
+    return hashlib.sha256(secret).digest()[:PRODUCER_BYTES]
+
+
 class Hello(Frame, frozen=True):
     """Opens a session. `kind` is client or look (no arena: command line)."""
 
     pid: Pid
     fingerprint: Digest
     kind: Word = "client"
-    producer: ProducerNumber = b""  # 10 bytes; empty for a session that does not send
+    #: What only this producer knows, of which its number is made; empty where it does not send.
+    secret: ProducerSecret = b""
     groups: bool = False  # wants a lane with groups
     scheduler: bool = False  # wants a lane with the scheduler
     transactions: bool = False  # wants a lane with the txn-checker

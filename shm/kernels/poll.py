@@ -52,10 +52,11 @@ LEFT: Final = 14  # queues with units beyond their position, as last seen
 OWN: Final = 15  # address of the state
 DESCRIPTORS: Final = 16  # two struct pollfd: the bell, the control socket
 TIMEOUT: Final = 18  # seconds and nanoseconds
-RINGS: Final = 20  # what is read from the bell
 STOP: Final = 21  # a codes.Stop: what has STOPPED the last call
 SATED: Final = 22  # 1: whatever there is to fetch, sleep
-STATE_WORDS: Final = 24
+RINGS: Final = 24  # what is read from the bell: so many rings at a time
+RINGS_MAX: Final = 32
+STATE_WORDS: Final = RINGS + RINGS_MAX
 
 # Bits of MODE.
 PASS: Final = 1  # what was handed out before is done with
@@ -387,7 +388,7 @@ if not JIT_OFF:
         if ready < 0:  # a signal: Python hears it first
             return WOKEN
         if words[DESCRIPTORS] >> 48:
-            _read_from(words[DESCRIPTORS] & 0xFFFFFFFF, words[OWN] + 8 * RINGS, 8)
+            _read_from(words[DESCRIPTORS] & 0xFFFFFFFF, words[OWN] + 8 * RINGS, 8 * RINGS_MAX)
         return SPOKEN_TO if words[DESCRIPTORS + 1] >> 48 else WOKEN
 
     @kernel(i8, WORDS, i8, nogil=True)

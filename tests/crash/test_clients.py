@@ -26,6 +26,7 @@ from tests.support.adversary import PUBLISHED, STEPS, Hand, Victim
 from tests.support.agents import AGENTS, board_of, log_lines, pid_of, restarts_of, wait_until_shown
 from tests.support.loads import BackgroundLoad, Load
 from tests.support.stores import Stored, require_sound
+from tests.support.trials import mends
 from tests.support.watchdog import PATIENCE_S, poll_until
 
 
@@ -235,7 +236,7 @@ def test_garbage_all_over_an_arena(home: Path, healthy: Load, seed: int) -> None
     """F15, F16: rings, cursors, routes, interest, everything but the eviction flag."""
     for number in range(40):
         dice = random.Random(f"{seed}-{number}")
-        session = Session(home, producer=os.urandom(10), groups=True)
+        session = Session(home, secret=os.urandom(10), groups=True)
         start = layout.INTEREST_AT if dice.random() < 0.5 else 64
         end = dice.choice([layout.WRITER_LANE_AT, layout.RINGS_AT, session.plan.size])
         before = session.arena[layout.ARENA_EVICTED]
@@ -350,7 +351,7 @@ def test_an_evicted_producer_that_comes_back_appends_nothing_twice(
     os.kill(pid_of(home, Role.WRITER), signal.SIGCONT)
     poll_until(lambda: hand.evicted, "it is cut off")
     assert not hand.completions()
-    again = Hand(home, producer=hand.producer)
+    again = Hand(home, secret=hand.secret)
     again.put(good)
     (answer,) = poll_until(again.completions, "it is answered")
     hand.close()
@@ -380,11 +381,35 @@ def test_a_producer_whose_connection_ends_goes_on(home: Path, unique_name: str) 
 
 
 def test_another_process_may_not_send_in_a_producers_name(home: Path, healthy: Load) -> None:
-    """F16: a forged producer id is refused while its owner is attached."""
-    identity = bytes.fromhex(healthy.producer._link.identity[0])
+    """F16: not even one that knows its secret, as a forked child does, while it is attached."""
+    secret = healthy.producer._link._secret
 
     def work() -> None:
         with pytest.raises(Rejected):
-            Session(home, producer=identity)
+            Session(home, secret=secret)
 
     assert Victim(work).end() == 0
+
+
+@mends("S165")
+def test_who_knows_a_producers_number_can_neither_send_in_its_name_nor_lock_it_out(
+    unique_name: str,
+) -> None:
+    """F16: also while it is away, as behind a restart of the broker: all can read its number."""
+    topic = unique_name
+    with Broker.temporary() as broker, Producer(broker.home, timeout=PATIENCE_S) as producer:
+        producer.send(topic, b"before")
+        number = bytes.fromhex(producer._link.identity[0])
+        broker.stop()
+        broker.start()
+        thief = Hand(broker.home, topic, number)
+        assert thief.producer != number
+        thief.put(thief.entry(b"theirs"), thief.entry(b"theirs too"))
+        poll_until(thief.completions, "it is answered")
+        receipts = [producer.send(topic, b"after %d" % n) for n in range(3)]
+        assert all(receipt.queue_offset >= 0 for receipt in receipts)
+        assert all(receipt.message_id.startswith(number.hex().upper()) for receipt in receipts)
+        thief.close()
+        name = number.hex().upper()
+        mine = [item.record.body for item in sound(broker.home) if item.producer == name]
+    assert sorted(mine) == [b"after 0", b"after 1", b"after 2", b"before"]

@@ -28,7 +28,7 @@ class Witness:
     def __init__(self, door: Door) -> None:
         self.door = door
         self.channel = door.connect()
-        self.session = door.attach(self.channel, producer=b"w" * 10)
+        self.session = door.attach(self.channel, secret=b"w" * 10)
         self.descriptors = descriptors()
         roster = door.supervisor.desk.roster
         roster.joined({"group": "calm", "session": self.session.session})

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gantrymq.clients.session import Session
-from gantrymq.shm import layout
+from gantrymq.shm import layout, wire
 from gantrymq.shm.codes import EntryFlag, EntryKind
 from tests.support.watchdog import poll_until
 
@@ -25,9 +25,10 @@ _BORN_MS = 1_700_000_000_000
 class Hand:
     """A session whose entries are written byte by byte. Loads no kernels."""
 
-    def __init__(self, home: Path, topic: str = "orders", producer: bytes = b"") -> None:
-        self.producer = producer or os.urandom(10)
-        self.session = Session(home, self.producer)
+    def __init__(self, home: Path, topic: str = "orders", secret: bytes = b"") -> None:
+        self.secret = secret or os.urandom(10)
+        self.producer = wire.producer_number(self.secret)
+        self.session = Session(home, self.secret)
         self.plan = self.session.plan.writer
         self.arena = self.session.arena
         self.tail = 0

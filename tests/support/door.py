@@ -14,6 +14,7 @@ from pathlib import Path
 from gantrymq.brokerd import config, epoch, lock
 from gantrymq.brokerd.access import Access
 from gantrymq.brokerd.agents import AgentEnv
+from gantrymq.brokerd.bells import make_bell
 from gantrymq.brokerd.broker import Broker, make_directories
 from gantrymq.brokerd.control import ControlServer
 from gantrymq.brokerd.log import Log
@@ -23,7 +24,6 @@ from gantrymq.brokerd.sessions import Sessions
 from gantrymq.brokerd.supervisor import Supervisor
 from gantrymq.clients.home import connect, store_of
 from gantrymq.shm import layout, wire
-from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import unlink_board
 from gantrymq.shm.clock import SystemClock
 from gantrymq.shm.storage import PosixStorage
@@ -44,7 +44,7 @@ class Door:
         self.board = epoch.create_board(home, life, settings, clock)
         metadata = Metadata(storage, settings, clock)
         metadata.publish(self.board, Found())
-        bells = Bells.each(EventBell)
+        bells = Bells.each(make_bell)
         env = AgentEnv(storage, clock, self.board, bells, settings)
         sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
         self.log = io.StringIO()

@@ -182,7 +182,7 @@ class _Poll:
         if not ready and not poll.arm(state):
             simthreads.require_woken("there was something to fetch, or to hear", bell)
         if bell in ready:
-            real_os.eventfd_read(bell)
+            real_os.read(bell, 4096)
         poll.disarm(state)
         if not ready:
             return poll.TIMED_OUT

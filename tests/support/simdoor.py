@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gantrymq.brokerd.agents import AgentEnv
+from gantrymq.brokerd.bells import open_pipe
 from gantrymq.brokerd.broker import Broker
 from gantrymq.brokerd.control import ControlServer
 from gantrymq.brokerd.desk import SessionDesk
@@ -43,7 +44,7 @@ class SimEventBell(EventBell):
     """A bell of the operating system that the scheduler can ask who may wake."""
 
     def __init__(self, descriptor: int | FileIO | None = None) -> None:
-        super().__init__(descriptor)
+        super().__init__(open_pipe() if descriptor is None else descriptor)
         self.rings = 0
 
     @property

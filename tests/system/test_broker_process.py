@@ -65,15 +65,15 @@ def test_children_keep_only_what_they_were_allowed(serving: ServingBroker) -> No
         assert not [name for name in there if "control.sock" in name]
         # The bells are all it shares with others, and those of sessions that it serves (the agents'
         # own among them); epoll and its own files come on top.
-        bells = sum("eventfd" in name for name in there)
-        assert len(AGENTS) <= bells <= len(AGENTS) + len(SENDERS)
+        bells = sum(name.startswith("pipe:") for name in there)
+        assert len(AGENTS) <= bells <= len(AGENTS) + len(SENDERS) + 1  # standard error
 
 
 @pytest.mark.parametrize("role", AGENTS, ids=lambda role: role.name.lower())
 def test_a_killed_agent_is_replaced_alone(serving: ServingBroker, role: Role) -> None:
     before = serving.pids()
     restarts = serving.board.process(role)["restarts"]
-    with Session(serving.home, producer=os.urandom(10), groups=True) as session:
+    with Session(serving.home, secret=os.urandom(10), groups=True) as session:
         lane = session.plan.groups if role == Role.GROUPS else session.plan.writer
         poll_until(lambda: adoptions(session, lane) == 1, "its agent serves the session")
         os.kill(before[role], signal.SIGKILL)
@@ -102,7 +102,7 @@ def test_agents_do_not_heed_what_a_terminal_sends_to_all(serving: ServingBroker)
     for role in AGENTS:
         os.kill(before[role], signal.SIGINT)
         os.kill(before[role], signal.SIGTERM)
-    session = Session(serving.home, producer=os.urandom(10))
+    session = Session(serving.home, secret=os.urandom(10))
     poll_until(lambda: serving.board.process(Role.WRITER)["heartbeat"] > beats, "it works on")
     session.close()
     assert serving.pids() == before
@@ -110,8 +110,8 @@ def test_agents_do_not_heed_what_a_terminal_sends_to_all(serving: ServingBroker)
 
 def test_a_broken_ring_costs_its_owner_the_session(serving: ServingBroker) -> None:
     """P12: impossible cursors end that session, and nobody else's."""
-    good = Session(serving.home, producer=os.urandom(10))
-    bad = Session(serving.home, producer=os.urandom(10))
+    good = Session(serving.home, secret=os.urandom(10))
+    bad = Session(serving.home, secret=os.urandom(10))
     at = bad.plan.writer.control + layout.LANE_UP_TAIL
     bad.arena[at : at + 8] = 0xFF
     bad.writer_bell.ring()
@@ -126,7 +126,7 @@ def test_a_broken_ring_costs_its_owner_the_session(serving: ServingBroker) -> No
 
 
 def test_a_forked_child_has_no_session(serving: ServingBroker) -> None:
-    session = Session(serving.home, producer=os.urandom(10))
+    session = Session(serving.home, secret=os.urandom(10))
     child = os.fork()
     if child == 0:
         try:
@@ -174,7 +174,7 @@ def test_the_end_of_a_process_ends_its_session(serving: ServingBroker) -> None:
     poll_until(lambda: serving.board.half(count) == 0, "earlier sessions have ended")
     code = (
         "import os, signal, sys; from gantrymq.clients.session import Session;"
-        f"s = Session({str(serving.home)!r}, producer=bytes(10)); print('up', flush=True);"
+        f"s = Session({str(serving.home)!r}, secret=bytes(10)); print('up', flush=True);"
         "signal.pause()"
     )
     with start_program(code, stdout=subprocess.PIPE) as process:
@@ -199,7 +199,7 @@ def test_a_clean_stop_leaves_the_store_alone(tmp_path: Path) -> None:
         broker.wait_until_ready()
         board = broker.board
         assert abort_file(broker.home).exists()
-        session = Session(broker.home, producer=os.urandom(10), groups=True)
+        session = Session(broker.home, secret=os.urandom(10), groups=True)
         session.open_topic("orders")
         code, lines = broker.stop()
         assert code == ExitCode.OK
@@ -379,7 +379,7 @@ def test_one_child_can_host_all_agents(tmp_path: Path) -> None:
         broker.wait_until_ready()
         pids = broker.pids()
         assert len(set(pids.values())) == 2
-        session = Session(broker.home, producer=os.urandom(10), groups=True)
+        session = Session(broker.home, secret=os.urandom(10), groups=True)
         os.kill(pids[Role.WRITER], signal.SIGKILL)
         poll_until(
             lambda: broker.pid_of(Role.WRITER) not in (0, pids[Role.WRITER]), "it is replaced"

@@ -94,7 +94,7 @@ def make_and_delete(home: Path, name: str) -> None:
     """A topic that sessions open, and a group consumes, without a message."""
     with look_at(home) as look:
         look.request(wire.CreateTopic(name, 3, "written"), wire.TopicOpened)
-        with Session(home, producer=os.urandom(10), groups=True) as session:
+        with Session(home, secret=os.urandom(10), groups=True) as session:
             session.open_topic(name)
         with PullConsumer("g", [name], home=home, consume_from=FIRST) as consumer:
             consumer.poll(1, timeout=0.0)

@@ -13,6 +13,7 @@ import pytest
 
 from gantrymq.clients.home import read_board_file, run_of, store_of
 from gantrymq.clients.producer import Producer
+from gantrymq.shm import layout
 from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
 from tests.support import otherselves
@@ -88,14 +89,48 @@ def test_another_user_opens_none_of_it(broker: Broker) -> None:
     assert Victim(work).end() == 0
 
 
+def fill(bell: int) -> None:
+    """Ring it until it takes no more."""
+    with contextlib.suppress(BlockingIOError):
+        while os.write(bell, bytes(8)):
+            pass
+
+
+@mends("S164")
+def test_a_client_whose_bells_block_blocks_nobody_else(broker: Broker) -> None:
+    """What it sets of its descriptors holds for none of the broker's, nor for other clients'."""
+    with Producer(broker.home, timeout=PATIENCE_S) as producer:
+        producer.send("orders", b"before")
+        hand = Hand(broker.home)
+        session = hand.session
+        bells = [session.bell, session.writer_bell, session.groups_bell]
+        bells += [session.scheduler_bell, session.checker_bell]
+        numbers = [bell.fileno() for bell in bells]
+        for number in numbers:
+            fill(number)
+        for number in numbers:
+            os.set_blocking(number, True)
+        assert os.get_blocking(numbers[1])
+        assert not os.get_blocking(producer._link.session.writer_bell.fileno())
+        receipts = [producer.send("orders", b"after %d" % number) for number in range(3)]
+        # It is cut off, for which the supervisor rings it; whoever comes then is served.
+        at = layout.WRITER_LANE_AT
+        session.arena[at : at + 512] = 0xA5
+        with Producer(broker.home, timeout=PATIENCE_S) as another:
+            receipts.append(another.send("orders", b"another"))
+        for number in numbers:
+            os.set_blocking(number, False)
+        hand.close()
+    assert len({(r.message_queue, r.queue_offset) for r in receipts}) == 4
+
+
 def test_a_client_that_fills_the_bells_delays_others_and_no_more(broker: Broker) -> None:
     """Bells only wake: agents look by themselves, and clear a bell that rings no more."""
     with Producer(broker.home, timeout=PATIENCE_S) as producer:
         producer.send("orders", b"before")
         hand = Hand(broker.home)
         for bell in (hand.session.writer_bell, hand.session.groups_bell):
-            bell.clear()
-            os.eventfd_write(bell.fileno(), 2**64 - 2)
+            fill(bell.fileno())
         receipts = [producer.send("orders", b"after %d" % number) for number in range(3)]
         hand.close()
     assert len({(r.message_queue, r.queue_offset) for r in receipts}) == 3

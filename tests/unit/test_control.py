@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.clients.control import ControlChannel
 from gantrymq.clients.home import SOCKET_NAME, run_of
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import check_header, map_arena, plan_arena
+from gantrymq.shm.errors import BrokerGone, Unavailable
 from tests.support.door import Door, descriptors, error_of, opened
 from tests.support.trials import mends
+from tests.support.watchdog import PATIENCE_S
 
 
 @pytest.fixture
@@ -68,9 +71,29 @@ def test_a_session_ends_with_its_connection_and_gives_back_all(door: Door) -> No
     before = descriptors()
     for _ in range(5):
         with door.connect() as channel:
-            door.attach(channel, producer=b"p" * 10)
+            door.attach(channel, secret=b"p" * 10)
     assert door.sessions() == 0
     assert descriptors() <= before  # an earlier test may still give some back
+
+
+@mends("S166")
+@pytest.mark.parametrize("is_heard", [False, True], ids=["before it asks", "as it asks"])
+def test_a_refusal_without_a_hearing_is_told(door: Door, is_heard: bool) -> None:
+    """The broker ends the connection of who comes when it has no descriptors left."""
+    control = ControlChannel(door.home)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control.channel.close()
+    control.channel = ours
+    ours.settimeout(PATIENCE_S)
+    wire.send(theirs, wire.Refused("Unavailable", "no descriptors left"))
+    if is_heard:
+        wire.send(ours, wire.ShowSettings())  # what is never read makes the end a reset
+    theirs.close()
+    with pytest.raises(Unavailable, match="no descriptors left"):
+        control.ask(wire.ShowSettings())
+    with pytest.raises(BrokerGone):
+        control.ask(wire.ShowSettings())
+    control.close()
 
 
 def test_a_look_costs_no_session(door: Door) -> None:
@@ -160,7 +183,7 @@ def test_so_many_sessions_and_no_more(tmp_path: Path) -> None:
 def test_so_much_memory_and_no_more(tmp_path: Path) -> None:
     with opened(tmp_path / "home", session_memory_max=4 << 20) as door:
         with door.connect() as first, door.connect() as second:
-            door.attach(first, producer=b"p" * 10, up_bytes=1 << 21)
+            door.attach(first, secret=b"p" * 10, up_bytes=1 << 21)
             hello = wire.Hello(
                 os.getpid(), layout.FINGERPRINT, "client", b"q" * 10, up_bytes=1 << 21
             )
@@ -169,13 +192,13 @@ def test_so_much_memory_and_no_more(tmp_path: Path) -> None:
             assert "session_memory_max" in refused[0].text  # type: ignore[index, union-attr]
         with door.connect() as third:
             door.turn()
-            door.attach(third, producer=b"q" * 10, up_bytes=1 << 21)
+            door.attach(third, secret=b"q" * 10, up_bytes=1 << 21)
 
 
-@pytest.mark.parametrize("fields", [{"up_bytes": 12_345}, {"producer": b"short"}])
+@pytest.mark.parametrize("fields", [{"up_bytes": 12_345}, {"secret": b"short"}])
 def test_impossible_wishes_are_refused(door: Door, fields: dict[str, object]) -> None:
     with door.connect() as channel:
-        hello = wire.Hello(os.getpid(), layout.FINGERPRINT, **{"producer": b"p" * 10} | fields)  # type: ignore[arg-type]
+        hello = wire.Hello(os.getpid(), layout.FINGERPRINT, **{"secret": b"p" * 10} | fields)  # type: ignore[arg-type]
         assert error_of(door.ask(channel, hello)) == "Rejected"
 
 
