@@ -16,6 +16,7 @@ WRITERS = {
     "shm/marks.py": "tests only, O_EXCL",
     "shm/compile.py": "into a folder that shm/jit.py has judged",
     "shm/jit.py": "removes what lies in a folder that it has judged",
+    "brokerd/bells.py": "a pipe of its own, by /proc/self/fd",
     "brokerd/temporaryhome.py": "removes what has its mark",
     "brokerd/salvage/__init__.py": "removes the folder that it has made",
     "brokerd/dump/__main__.py": "/dev/null",
