@@ -202,9 +202,12 @@ class _Run:
 
     def _copy_ledger(self) -> None:
         """One that a start would refuse replaces no good copy. Raises Corrupt, Incompatible."""
-        self._copy(LEDGER)
-        if self._target.exists(LEDGER):
-            require_readable(read_file(self._target, LEDGER))
+        try:
+            data = read_file(self._source, LEDGER)
+        except FileNotFoundError:
+            return
+        require_readable(data)
+        self._put(LEDGER, data)
 
     def _copy(self, *names: str) -> None:
         """Append only, or replaced whole: what an open file shows is a state of it."""

@@ -37,7 +37,7 @@ def require_whole(storage: Storage) -> None:
     # Life 0 is of back-ups, whose ledger is that of a broker at work.
     if last is None or not last.clean or last.ledger_open or not last.epoch:
         return
-    if _version(storage) < CLOSED_SINCE:
+    if version_of(storage) < CLOSED_SINCE:
         return
     if not storage.exists(NAME):
         raise Corrupt(
@@ -61,8 +61,8 @@ def require_readable(data: bytes) -> None:
     judge_tail(data, sound_end(data))
 
 
-def _version(storage: Storage) -> int:
-    """Of `store.json`; what cannot be read of it is told by who reads all of it."""
+def version_of(storage: Storage) -> int:
+    """`version` of store.json; 0 if it does not say, which is told by who reads all of it."""
     try:
         return int(parse_object(read_file(storage, STORE_FILE)).get("version", 0))
     except (FileNotFoundError, ValueError, TypeError) as error:

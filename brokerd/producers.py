@@ -33,7 +33,6 @@ from gantrymq.shm.storage import Storage, read_file, replace_file
 FILE = "gantry/producers"
 PRODUCERS_MAX = 100_000
 KEPT_MS = 7 * 86_400_000
-PRODUCER_BYTES = 10
 #: What stands for a client's address (ADR 0005).
 BORN_HOST = bytes([127, 0, 0, 1]) + bytes(4)
 

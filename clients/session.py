@@ -81,9 +81,8 @@ def _take(lock: threading.RLock, timeout_s: float) -> bool:
     That is in one step, and nothing comes between the return from here and the caller's `try`:
     behind a plain call of `acquire` the lock would stay held for ever.
     """
-    taken: list[bool] = []
-    taken[:] = map(lock.acquire, (timeout_s > 0,), (timeout_s or -1,))
-    return taken[0]
+    (taken,) = map(lock.acquire, (timeout_s > 0,), (timeout_s or -1,))
+    return taken
 
 
 class Turn:

@@ -16,6 +16,11 @@ from typing import Final, Protocol
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.held import Descriptor
 
+#: A ring: an eventfd counts it, a pipe keeps it.
+_RING: Final = (1).to_bytes(8, sys.byteorder)
+#: What is read of a pipe at a time.
+_RINGS_BYTES: Final = 4096
+
 
 class Bell(Protocol):
     """Something that can be rung, and that its owner can wait for."""
@@ -32,12 +37,6 @@ class Bell(Protocol):
 def give_way() -> None:
     """Let those run first whom we have woken on our own processor, if we only have to tidy up."""
     os.sched_yield()
-
-
-#: A ring: an eventfd counts it, a pipe keeps it.
-_RING: Final = (1).to_bytes(8, sys.byteorder)
-#: What is read of a pipe at a time.
-_RINGS_BYTES: Final = 4096
 
 
 class EventBell:

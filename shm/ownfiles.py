@@ -81,8 +81,8 @@ def read_given(path: str | os.PathLike[str]) -> bytes:
     Not of a pipe, which could hold the reader up for ever.
     """
     with Descriptor(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as own, naming(path):
-        if not stat.S_ISREG(os.fstat(own.number).st_mode):
-            os.read(own.number, 0)  # a directory says that it is one
+        mode = os.fstat(own.number).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a directory says so as it is read
             raise OSError(errno.EINVAL, "it is no file but a pipe or a device")
         return _read_all(own)
 

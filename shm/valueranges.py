@@ -46,7 +46,6 @@ Name = Annotated[str, Meta(max_length=4 * limits.RETRY_TOPIC_BYTES_MAX)]
 Word = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=4096)]
 ProducerSecret = Annotated[bytes, Meta(max_length=64)]
-ProducerNumber = Annotated[bytes, Meta(max_length=64)]
 
 
 def is_offset(value: object) -> bool:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd import checkpoint as gantry_checkpoint
 from gantrymq.brokerd import producers, reserve, storefiles
+from gantrymq.brokerd.ledgerend import version_of
 from gantrymq.brokerd.queuestarts import read_starts
 from gantrymq.brokerd.verify.config import ConfigCheck, read_object
 from gantrymq.brokerd.verify.ledger import LedgerCheck
-from gantrymq.brokerd.verify.scope import STORE_FILE
 from gantrymq.shm import imported, layout
-from gantrymq.shm.configfile import parse_config
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.imported import read_imported
 from gantrymq.shm.indexnote import DIRECTORY as INDEX
@@ -78,7 +77,7 @@ class FileCheck:
             self._check_notes()
             self._check_imported()
             self._check_dead_letters()
-            version = _version(self._storage)
+            version = version_of(self._storage)
             ledger = LedgerCheck(self._storage, self._scope, self._report)
             ledger.run(exact=self._is_exact(), version=version)
 
@@ -290,14 +289,6 @@ class FileCheck:
             at = layout.PRODUCERS_HEAD.offset("position")
             end = f"at most {self._found.log_end}"
             self._report.add(path, at, "position behind the log", end, str(head["position"]))
-
-
-def _version(storage: Storage) -> int:
-    """`version` of store.json; 0 if it does not say, which is told elsewhere."""
-    try:
-        return int(parse_config(read_file(storage, STORE_FILE).decode())["version"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return 0
 
 
 def _is_slot(slot: bytes) -> bool:

@@ -92,13 +92,14 @@ def test_a_file_that_ends_early_ends_the_read(store_dir: Path) -> None:
 
 def test_a_bell_without_a_ring_is_cleared_and_a_full_one_rung() -> None:
     """EAGAIN at both ends of an eventfd, and of a pipe."""
-    for bell in (EventBell(), make_bell()):
-        bell.clear()
-        with contextlib.suppress(BlockingIOError):
-            while os.write(bell.descriptor, _MANY):
+    for made in (EventBell(), make_bell()):
+        with contextlib.closing(made) as bell:
+            bell.clear()
+            with contextlib.suppress(BlockingIOError):
+                while os.write(bell.descriptor, _MANY):
+                    pass
+            bell.ring()
+            bell.clear()
+            while bell.wait(0):
                 pass
-        bell.ring()
-        while bell.wait(0):
-            pass
-        bell.clear()
-        bell.close()
+            bell.clear()
