@@ -35,6 +35,7 @@ def test_calls_that_a_kill_let_never_return_are_in_doubt(tmp_path: Path) -> None
     store, calls = tmp_path / "store", tmp_path / "calls"
     folder, name = f"AT_FDCWD<{tmp_path}>", "".join(f"\\x{byte:02x}" for byte in bytes(store))
     flags, file = "O_WRONLY|O_CREAT, 0600", rf"3<{name}\x2f\x61>"
+    others = [rf"3<{name}\x2f\x{ord(letter):02x}>" for letter in "cde"]
     lines = [
         rf'11 openat({folder}, "{name}\x2f\x61", {flags}) = 3',
         f'11 pwrite64({file}, "\\x01", 1, 0 <unfinished ...>',
@@ -42,6 +43,10 @@ def test_calls_that_a_kill_let_never_return_are_in_doubt(tmp_path: Path) -> None
         "11 <... pwrite64 resumed>) = 1",
         f"11 fdatasync({file} <unfinished ...>",
         "12 <... openat resumed> <unfinished ...>) = ?",
+        f'13 pwrite64({others[0]}, "\\x01", 1, 0) = ?',
+        f'14 pwrite64({others[1]}, "\\x01", 1, 0) = ? <unavailable>',
+        f'15 pwrite64({others[2]}, "\\x01", 1, 0 <detached ...>',
+        "16 ???()                             = ?",
     ]
     calls.write_text("\n".join(lines) + "\n")
     recording = read(calls, store, tmp_path / "told")
@@ -49,4 +54,4 @@ def test_calls_that_a_kill_let_never_return_are_in_doubt(tmp_path: Path) -> None
         ("create", "a"),
         ("write", "a"),
     ]
-    assert recording.in_doubt == {"a", "b"}
+    assert recording.in_doubt == {"a", "b", "c", "d", "e"}

@@ -24,6 +24,8 @@ _CALLS = (
 )  # fmt: skip
 _LINE = re.compile(r"^(\d+) +(\w+)\((.*)\) += (-?\d+)")
 _BEGUN = re.compile(r"^(\d+) +(\w+)\((.*) <unfinished \.\.\.>$")
+#: What a process was killed amid: strace never saw it return, whatever it has done.
+_ENDLESS = re.compile(r"^(\d+) +(\w+)\((.*?)(?:\) += \?.*| <detached \.\.\.>)$")
 _RESUMED = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>(.*)\) += (-?\d+)")
 _DESCRIPTOR = re.compile(r"^(?:-?\d+|AT_FDCWD)<(.*)>(\(deleted\))?$")
 _STRING_BYTES_MAX = 1 << 26
@@ -144,6 +146,8 @@ def _calls(lines: Iterable[str], endless: list[Call]) -> Iterator[Call]:
             name, start, at = begun.pop(rest[1])
             call = (name, start + rest[3], at, number, int(rest[4]))
         else:
+            if cut := _ENDLESS.match(line):
+                endless.append(Call(cut[2], tuple(cut[3].split(", ")), number, number, 0))
             continue
         if call[4] >= 0:
             name, arguments, at, ended, result = call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import gc
 import os
 import random
 import re
@@ -209,7 +210,8 @@ def interrupt_each(
 
     At the first, from one by chance on, and at the last, where all is made, and nobody has got it
     yet; a failure says which it was. With a `handler`, that is called there, and nothing is
-    raised. What is raised is an error at every other place.
+    raised. What is raised is an error at every other place. What the scenes leave to finalizers is
+    ended here, and not in a test that comes later.
     """
     kinds = cycle(random.sample([Interrupted, InterruptedAsAnError], 2))
 
@@ -233,3 +235,4 @@ def interrupt_each(
     if step > 1:
         for last in range(max(0, interrupt.places - LAST), interrupt.places):
             play(last)
+    gc.collect()
