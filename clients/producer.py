@@ -417,7 +417,10 @@ class Producer(HoldsState, OfOneProcess):
 
         Raises GroupIllegal for a producer without producer_group.
         """
-        return (self._transactions or self._begun()).begin()
+        transactions = self._transactions or self._begun()
+        if not self._link.is_open:
+            self._link.require_open()
+        return Transaction(transactions)
 
     #: To be ended by its `commit` or `rollback`, as in the official client.
     begin_transaction = transaction

@@ -50,7 +50,8 @@ class CheckerLink:
         self._session: Session | None = None
         self._store_id = ""
         self._lane: ControlLane | None = None
-        self._serials = count(1)
+        #: Of the next request.
+        self.next_serial: Callable[[], int] = count(1).__next__
         self._ended: dict[int, Ended] = {}
         self._awaited: set[int] = set()
         #: Serials whose answers go to `answered`, maybe more than one each; whoever looks has them.
@@ -63,16 +64,14 @@ class CheckerLink:
 
     # ------------------------------------------------------------------------------------- asking
 
-    def next_serial(self) -> int:
-        """Of the next request."""
-        return next(self._serials)
-
     def put_end(
         self, form: EndForm, serial: int, transaction: str, commit: bool, half: tuple[int, int],
         *, alone: bool,
     ) -> bool:  # fmt: skip
         """Put an END of one half; False if there is no room now. Raises what `present` raises."""
-        session, lane = self.present()
+        session, lane = self._session, self._lane
+        if session is None or lane is None or self._is_closed:
+            session, lane = self.present()
         with self._lock:
             done = form.put(lane, serial, transaction, commit, half, alone)
             wants = lane.wants_bell
@@ -88,7 +87,7 @@ class CheckerLink:
         session, lane, awaited = self._session, self._lane, self._awaited
         if lane is None or session is None or not session.is_open:
             return 0
-        serial = next(self._serials)
+        serial = self.next_serial()
         awaited.add(serial)
         try:
             alone, seen = len(awaited) == 1, lane.seen
@@ -120,7 +119,7 @@ class CheckerLink:
         there.
         """
         is_put = request.serial > 0
-        serial = request.serial or next(self._serials)
+        serial = request.serial or self.next_serial()
         self._awaited.add(serial)
         try:
             alone = len(self._awaited) == 1
@@ -242,12 +241,14 @@ class CheckerLink:
             notice = transactionwire.decode_notice(body)
         except msgspec.DecodeError as error:
             raise Incompatible(f"the txn-checker says what is not understood: {error}") from error
+        if type(notice) is Ended:  # before the others: there are many
+            serial = notice.serial
+            if serial in self._awaited:
+                self._ended[serial] = notice
+            elif serial in self.expected:
+                self.answered.append(notice)
+            return
         match notice:
-            case Ended(serial=serial):
-                if serial in self._awaited:
-                    self._ended[serial] = notice
-                elif serial in self.expected:
-                    self.answered.append(notice)
             case Check():
                 self.checks.append(notice)
             case transactionwire.Enlisted(serial=serial):

@@ -63,15 +63,12 @@ class Transactions:
         self._answers: CheckAnswers | None = None
         self._form = EndForm(group)
         self._commits = Commits(self, self._link, self._form)
+        #: Commits a transaction once its halves are in the log, without waiting.
+        self.commit_later: Callable[[Transaction], Pending[None]] = self._commits.begin
         #: Of the next transaction: 32 hex digits, of which the last 10 count.
         self.next_id: Callable[[], str] = map(
             f"{os.urandom(11).hex()}%010x".__mod__, chain.from_iterable(repeat(range(_COUNTED)))
         ).__next__
-
-    def begin(self) -> Transaction:
-        """A transaction without messages. Raises Closed."""
-        self.require_open()
-        return Transaction(self)
 
     def deadline(self, timeout: float | None) -> int:
         """Nanoseconds of CLOCK_BOOTTIME."""
@@ -96,10 +93,6 @@ class Transactions:
                 return answer
             asked = 0
             threading.Event().wait(_DISK_FULL_S)
-
-    def commit_later(self, transaction: Transaction) -> Pending[None]:
-        """Commit once the halves are in the log, without waiting."""
-        return self._commits.begin(transaction)
 
     def answer_checks(self, checker: Callable[[ReceivedMessage], TransactionResolution]) -> None:
         """Let a thread of its own answer the group's checks from now on."""

@@ -44,25 +44,32 @@ class HalfSends:
         flags: int,
         *,
         tag: str | None = None,
+        durability: str | None = None,
     ) -> HalfReceipt:
         """What the native put leaves to Python; `block` is what the extras begin with.
 
         Raises BrokerGone at once for who does not wait.
         """
         wished = Message(topic, body, tag=tag)
-        half = self._in_time(flags, lambda: self._sent(wished, flags, None, block, Level.WRITTEN))
+        half = self._sent(wished, block, (durability, None, flags))
         self._link.look_now_and_then(half._seq, 1)
         self._sends.teach(topic, tag)
         return half
 
     def _sent(
-        self, wished: Message, flags: int, timeout: float | None, half: bytes, level: Level
+        self, wished: Message, half: bytes, wishes: tuple[str | None, float | None, int]
     ) -> HalfReceipt:
-        page, seq = self._sends.put(wished, flags, timeout, HALF, half)
-        return HalfReceipt.of(page, seq, wished.topic, level)
-
-    def _in_time(self, flags: int, put: Callable[[], HalfReceipt]) -> HalfReceipt:
         """Put; who does not wait for the receipt does not wait for the broker."""
+        durability, timeout, flags = wishes
+
+        def put() -> HalfReceipt:
+            level = self._sends.level_of(wished.topic, durability, timeout)
+            # Who neither waits nor wishes so is content with the sync of the commit.
+            is_wanted = level == Level.DURABLE and (durability is not None or flags & URGENT)
+            more = DURABLE if is_wanted else 0
+            page, seq = self._sends.put(wished, flags | more, timeout, HALF, half)
+            return HalfReceipt.of(page, seq, wished.topic, level)
+
         return put() if flags & URGENT else self._link.at_once(put)
 
     def send(
@@ -174,28 +181,16 @@ class HalfSends:
     ) -> HalfReceipt:
         durability, timeout, flags = wishes
         if timeout is None and type(message) is str and (not parts or parts.keys() == _TAG):
-            level = self._sends.known_level(message, durability)
-            if level is not None:
-                if level and (durability is not None or flags & URGENT):
-                    flags |= DURABLE  # who does not wait is content with the sync of the commit
-                if parts:
-                    half = self.put(message, body, block, flags, tag=parts["tag"])
-                else:
-                    half = self.put(message, body, block, flags)
-                if level:
-                    half._level = level
-                return half
+            if durability is not None:
+                return self.put(message, body, block, flags, durability=durability, **parts)
+            if parts:
+                return self.put(message, body, block, flags, tag=parts["tag"])
+            return self.put(message, body, block, flags)
         wished = message_of(message, body, parts)
         extras, properties = half_extras(due_of(wished), wished.properties)
         if properties is not wished.properties:
             wished = _with_properties(wished, properties)
-
-        def put() -> HalfReceipt:
-            level = self._sends.level_of(wished.topic, durability, timeout)
-            more = DURABLE if level == Level.DURABLE else 0
-            return self._sent(wished, flags | more, timeout, block + extras, level)
-
-        return self._in_time(flags, put)
+        return self._sent(wished, block + extras, wishes)
 
 
 def _with_properties(message: Message, properties: Mapping[str, str]) -> Message:

@@ -276,9 +276,10 @@ class Transaction(OfOneProcess):
         wanted = COMMITTED if self._failure is None else ROLLED_BACK
         if answer.error or answer.outcome != wanted:
             return self._refused(answer, wanted)
-        doubt = self._has_ended(wanted)
         if self._failure is None:
+            self._is(COMMITTED)
             return None
+        doubt = self._has_ended(wanted)
         return self._failed_text(
             f"what was stored is not known to be rolled back ({doubt})"
             if doubt
@@ -302,7 +303,8 @@ class Transaction(OfOneProcess):
         The future's result is None; it raises what `commit` raises. Commits are asked for some at
         a time: at the latest when a future is waited for, has a callback, or at `close`.
         """
-        self._owner.require_open()
+        if not self._owner.writer.is_open:
+            self._owner.require_open()
         # No lock: another thread may be in a call that waits. Two futures would do no harm.
         future = self._future
         if future is None:

@@ -319,14 +319,21 @@ if not JIT_OFF:
     def _submit_half(state: Words, base: int, arguments: int, names: int) -> int:
         """Put the half of a transaction; its seq, or 0 if it must go the Python way.
 
-        Its completion will be in PAGE. Arguments: topic, body, properties, flags. A delay is a
-        property, for Python to write.
+        Its completion will be in PAGE; ASKED becomes the level that it waits for. Arguments: topic,
+        body, properties, flags. A delay is a property, for Python to write.
         """
         call = machine.words_at(arguments)
         tag = tag_of(state, arguments, 4, names)
         slot = cached_route(state, call[0], tag) if tag >= 0 else 0
-        if not slot or state[MODE] or state[ASKED] != NOT_ASKED or not _fits_page(state):
+        if not slot or state[MODE] or not _fits_page(state):
             return 0
+        flags = as_number(call[3])
+        # Who neither waits nor wishes so is content with the sync of the commit.
+        is_wanted = state[ASKED] != NOT_ASKED or flags & URGENT
+        if state[ASKED] == NOT_ASKED:
+            state[ASKED] = state[slot + 3]
+        if state[ASKED] == 1 and is_wanted:
+            flags |= DURABLE
         body = as_bytes(call[1], base + 8 * DATA, base + 8 * LENGTH)
         if body != 0 or as_bytes(call[2], base + 8 * EXTRA_DATA, base + 8 * EXTRA_LENGTH) != 0:
             clear_error()
@@ -334,7 +341,7 @@ if not JIT_OFF:
             return 0
         state[MODE] = HALF
         state[VALUE] = 0
-        seq = _put(state, base, state[slot + 2], as_number(call[3]))
+        seq = _put(state, base, state[slot + 2], flags)
         state[EXTRA_LENGTH] = 0
         if seq < 0:
             return 0
@@ -386,11 +393,12 @@ if not JIT_OFF:
     def half(base: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put the half of a transaction, return its receipt.
 
-        `half(topic, body, properties, flags, tag=...)`; `properties` are bytes.
+        `half(topic, body, properties, flags, tag=..., durability=...)`; `properties` are bytes.
         """
         state = machine.words_at(base)
         seq = _submit_half(state, base, arguments, names) if count == 4 else 0
         if seq == 0:
             return call_object(state[HALF_METHOD], arguments, count, names)
+        facts = (state[ASKED], 0, 0)
         topic = machine.words_at(arguments)[0]
-        return _future(state, state[FUTURE_OF_HALF], topic, seq, (0, 0, 0))
+        return _future(state, state[FUTURE_OF_HALF], topic, seq, facts)
