@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
-from gantrymq.clients.message import Message
+from gantrymq.clients.message import Durability, Message
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.session import now_ns
 from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.endform import EndForm
 from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.clients.transactions.transaction import Transaction
-from gantrymq.shm import limits
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import EntryFlag
 from gantrymq.shm.errors import (
     Closed,
     GroupIllegal,
@@ -230,6 +231,43 @@ def test_many_commits_at_a_time(broker: Broker, producer: Producer, unique_name:
         other.send_async(unique_name, b"last", transaction=tx)
         tx.commit_async()
     assert delivered(broker, unique_name)[-1] == b"last", "closing waits for it"
+
+
+PARTS: dict[str, Any] = {"plain": {}, "tag": {"tag": "a"}, "keys": {"keys": ["k"]}}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("wished", [None, "written", "durable"])
+@pytest.mark.parametrize("usual", ["written", "durable"])
+def test_the_level_of_a_half(
+    broker: Broker, unique_name: str, usual: Durability, wished: Durability | None, parts: str
+) -> None:
+    """Whoever waits for a half, or wishes so, has it synced at once; others wait for the commit's.
+
+    By Python's way (first) and the native one.
+    """
+    level, given = wished or usual, {"durability": wished, **PARTS[parts]}
+    with (
+        Producer(broker.home, durability=usual, producer_group="pay", timeout=PATIENCE_S) as own,
+        own.transaction() as tx,
+    ):
+        for _ in range(2):
+            half = own.send_async(unique_name, b"x", transaction=tx, **given)
+            assert _last_is_urgent(own) == (level == "durable" and wished is not None)
+            receipt = own.send(unique_name, b"x", transaction=tx, **given)
+            assert _last_is_urgent(own) == (level == "durable")
+            assert [receipt.durability, half.result(PATIENCE_S).durability] == [level, level]
+
+
+def _last_is_urgent(producer: Producer) -> bool:
+    """Whether what was put last asks the flusher to sync at once."""
+    lane = producer._link.lane
+    up = lane.arena[lane.plan.up : lane.plan.up + lane.plan.up_bytes]
+    at, flags = 0, 0
+    while at < lane.put_end:  # the ring has not come round yet
+        flags = layout.ENTRY.unpack(up, at)["flags"]
+        at += int.from_bytes(up[at : at + 4].tobytes(), "little")
+    return bool(flags & EntryFlag.DURABLE)
 
 
 def test_a_delay_counts_from_the_commit(
