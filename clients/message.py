@@ -221,7 +221,7 @@ def plain(text: str) -> str:
 
 
 def as_new(message: Message) -> Message:
-    """What a send takes of a message: of a received one, what its sender gave.
+    """What a send takes of a message: of a received one, or a dead letter, what its sender gave.
 
     Texts by which it is looked up are plain.
     """
@@ -233,8 +233,9 @@ def as_new(message: Message) -> Message:
         message = msgspec.structs.replace(message, **plainly)
     if not isinstance(message, ReceivedMessage):
         return message
+    is_dead = isinstance(message.topic, str) and message.topic.startswith(DLQ_PREFIX)
     return Message(
-        message.topic,
+        (is_dead and origin_of(message.properties)) or message.topic,
         message.body,
         tag=message.tag,
         keys=message.keys,
@@ -244,6 +245,13 @@ def as_new(message: Message) -> Message:
         delay=message.delay,
         delay_level=message.delay_level,
     )
+
+
+def origin_of(properties: Mapping[str, str]) -> str | None:
+    """The topic that a dead letter was sent to (RD-16, RD-20)."""
+    if not isinstance(properties, Mapping):
+        return None  # refused with the rest
+    return properties.get("DLQ_ORIGIN_TOPIC") or properties.get("RETRY_TOPIC")
 
 
 def _without_reserved(properties: Mapping[str, str]) -> Mapping[str, str]:

@@ -106,7 +106,21 @@ def shown(value: object) -> str:
         text = "an object that cannot be shown"
     if len(text) > SHOWN_MAX:
         text = f"{text[:SHOWN_MAX]}..."
-    return f"{text} ({type(value).__name__})"
+    return in_any_file(f"{text} ({type(value).__name__})")
+
+
+def told_by(error: BaseException) -> str:
+    """What somebody's error is and says, in characters that go into any file, log or message."""
+    try:
+        text = str(error)
+    except Exception:  # of somebody's own class
+        text = "it has no text that can be shown"
+    return in_any_file(f"{type(error).__name__}: {text}")
+
+
+def in_any_file(text: str) -> str:
+    """A text whose lone surrogates, as in names of files that are no UTF-8, are written out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 class Unavailable(GantryError):

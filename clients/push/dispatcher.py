@@ -82,7 +82,6 @@ class Dispatcher(threading.Thread):
         self._handoff = handoff
         self._limits = limits
         self._ended = ended
-        self._stopping = False
         self._watch = Watch(handoff, limits)
         self._untold: list[Failure] = []  # what `groups` is to hear once it has answered others
         self._due: list[Due] = []
@@ -113,7 +112,7 @@ class Dispatcher(threading.Thread):
     def _await_room(self, error: DiskFull) -> None:
         log.warning("%s joins again as soon as there is room: %s", self.name, error)
         deadline_ns = now_ns() + RETELL_NS
-        while not self._stopping and now_ns() < deadline_ns:
+        while not self._handoff.stopping and now_ns() < deadline_ns:
             time.sleep(_RETRY_S)
 
     def _lose(self, *, resume: bool) -> None:
@@ -145,7 +144,7 @@ class Dispatcher(threading.Thread):
     def run(self) -> None:
         """Until stopped."""
         try:
-            while not self._stopping:
+            while not self._handoff.stopping:
                 self._require_listeners()
                 self._guarded(self._cycle)
             self._drain()
@@ -188,7 +187,7 @@ class Dispatcher(threading.Thread):
 
     def stop(self) -> None:
         """Begin no more messages, and end when those begun are finished. Any thread."""
-        self._stopping = True
+        self._handoff.stopping = True
         self._handoff.wake()
 
     def _guarded(self, act: Callable[[], None]) -> None:
@@ -249,7 +248,7 @@ class Dispatcher(threading.Thread):
         handoff.start_resting()
         try:
             untold = handoff.failures and not handoff.gathering_ns
-            if self._stopping or untold or handoff.wants_more != wanted:
+            if self._handoff.stopping or untold or handoff.wants_more != wanted:
                 return
             attachment.wait(until_ns)
         finally:

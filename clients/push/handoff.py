@@ -39,6 +39,7 @@ class Handoff:
         self.failures: deque[Failure] = deque()
         self.running: set[Chunk] = set()
         self.crashed: BaseException | None = None  # a listener thread, by a fault of ours
+        self.stopping = False  # True: no thread begins a message
         self.refused = 0  # acknowledgements that came after the lease was over
         self._ready: SimpleQueue[Chunk | None] = SimpleQueue()
         self._waiting = 0  # rows in `_ready`
@@ -195,7 +196,7 @@ class Handoff:
                 return None
             with self.lock:
                 self._waiting -= len(chunk.rows)
-                begun = chunk.begin()
+                begun = not self.stopping and chunk.begin()
                 if begun:
                     self.running.add(chunk)
                     chunk.run.window.running += 1

@@ -15,7 +15,7 @@ from gantrymq.clients.push.chunks import Chunk, Failure
 from gantrymq.clients.push.consumeresult import ConsumeResult, begin_listening, take_delay
 from gantrymq.clients.push.handoff import Handoff
 from gantrymq.clients.push.telling import FaultLog
-from gantrymq.shm.errors import shown
+from gantrymq.shm.errors import shown, told_by
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
 
@@ -72,12 +72,12 @@ class ListenerThread(threading.Thread):
 
         And, ordered, why it went no further.
         """
-        run, pop, listener = chunk.run, chunk.rows.popleft, self._listener
+        run, pop, listener, handoff = chunk.run, chunk.rows.popleft, self._listener, self._handoff
         window, message_at = run.window, run.batch._message_at
         evicted, ordered = window.evicted, self._rules.orderly
         special = chunk.exhausted or window.failures
         end = chunk.settled
-        while not window.halted and not evicted[0]:
+        while not (window.halted or evicted[0] or handoff.stopping):
             try:
                 row = pop()
             except IndexError as error:
@@ -111,7 +111,7 @@ class ListenerThread(threading.Thread):
             raise error  # in a child that the listener forked this thread is all there is
         if isinstance(error, _ExhaustedError):
             return ConsumeResult.DEAD_LETTER, str(error)
-        why = f"{type(error).__name__}: {error}"
+        why = told_by(error)
         self._faults.tell(chunk.run.offsets[row], chunk.run.window.queue, why, error)
         return ConsumeResult.FAILURE, why
 

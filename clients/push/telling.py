@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.shm.errors import ConsumerFailed, Corrupt
+from gantrymq.shm.errors import ConsumerFailed, Corrupt, told_by
 from gantrymq.shm.properties import DLQ_PREFIX
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ TOGETHER_MAX: Final = 100
 def failed(name: str, error: BaseException) -> ConsumerFailed:
     """What a user is told of a fault in a consumer's own thread."""
     fault = ConsumerFailed(
-        f"{name} has ended by {type(error).__name__}: {error}. Its queues go to other members; what"
-        " it had not finished is delivered again. Make another consumer; the traceback is in the"
-        " log",
+        f"{name} has ended by {told_by(error)}. Its queues go to other members; what it had not"
+        " finished is delivered again. Make another consumer; the traceback is in the log",
     )
     fault.__cause__ = error
     return fault

@@ -20,7 +20,14 @@ from gantrymq.clients.stored_body import plain_body
 from gantrymq.clients.transactions.checkerlink import CheckerLink
 from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.shm import transactionwire
-from gantrymq.shm.errors import BrokerGone, Closed, GantryError, Incompatible, Timeout
+from gantrymq.shm.errors import (
+    BrokerGone,
+    Closed,
+    GantryError,
+    Incompatible,
+    Timeout,
+    told_by,
+)
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.messageid import format_host
 from gantrymq.shm.properties import java_int
@@ -109,7 +116,7 @@ class CheckAnswers:
 
     def _tell(self, error: Exception) -> None:
         """Once, until checks are answered again: it may stay so, as in another store."""
-        if self._told == (told := f"{type(error).__name__}: {error}"):
+        if self._told == (told := told_by(error)):
             return
         self._told = told
         if isinstance(error, Incompatible):  # as the producer's own calls say it

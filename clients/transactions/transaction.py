@@ -30,6 +30,7 @@ from gantrymq.shm.errors import (
     TransactionDecided,
     TransactionFailed,
     TransactionInDoubt,
+    told_by,
 )
 from gantrymq.shm.kernels import frames
 from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK, Ended
@@ -430,9 +431,10 @@ class Transaction(OfOneProcess):
         return self._failed_text(what)
 
     def _failed_text(self, what: str) -> TransactionFailed:
+        assert self._failure is not None, "else it is not rolled back"
         return TransactionFailed(
             f"transaction {self.transaction_id} is not committed: a message could not be sent"
-            f" ({self._failure}); {what}. Do it again as a whole",
+            f" ({told_by(self._failure)}); {what}. Do it again as a whole",
             transaction_id=self.transaction_id,
         )
 

@@ -9,7 +9,7 @@ from gantrymq.cli.board import running_board
 from gantrymq.cli.group_show import find_group
 from gantrymq.cli.records import message_of
 from gantrymq.clients.home import store_of
-from gantrymq.clients.message import as_sent
+from gantrymq.clients.message import as_sent, origin_of
 from gantrymq.clients.ownersstorage import OwnersStorage
 from gantrymq.shm.errors import Rejected
 from gantrymq.shm.properties import DLQ_PREFIX, LOST_TAG
@@ -60,7 +60,7 @@ class Letter:
     @property
     def topic(self) -> str | None:
         """Where the message was sent to at first."""
-        return self.properties.get("DLQ_ORIGIN_TOPIC") or self.properties.get("RETRY_TOPIC")
+        return origin_of(self.properties)
 
     @property
     def place(self) -> tuple[int, int]:

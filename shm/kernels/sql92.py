@@ -79,6 +79,7 @@ SCRATCH_WORDS: Final = NUMBER + filtertext.SCRATCH_WORDS
 _OPERATOR_WORK = 8
 
 _INT_MAX = (1 << 31) - 1
+_NEGATIVE_ZERO = -(1 << 63)  # its bits
 _TRUE_TEXT = np.frombuffer(b"true", np.uint8)
 _LOWER = 0x20  # a letter's bit that makes it small
 
@@ -118,13 +119,22 @@ def _find_values(words: Words, pool: Bytes, log: Bytes, at: int, size: int, scra
 
 
 @kernel()
+def _read_double(memory: Bytes, at: int, size: int, lenient: int, number: Words) -> int:
+    """As `read_double`; `lenient`: -0.0, which Java's Double.compare tells from 0.0, is zero."""
+    status: int = read_double(memory, at, size, number)
+    if lenient and number[READ] == _NEGATIVE_ZERO:
+        number[READ] = 0
+    return status
+
+
+@kernel()
 def _read_as(kind: int, lenient: int, memory: Bytes, at: int, size: int, number: Words) -> int:
     """A property as a number to be compared with one of this kind (FL-31)."""
     if lenient:
         status = read_integer(memory, at, size, number)
         if status != NO_NUMBER:
             return status
-        return read_double(memory, at, size, number)
+        return _read_double(memory, at, size, lenient, number)
     if kind == DOUBLE:
         return read_double(memory, at, size, number)
     status = read_integer(memory, at, size, number)
@@ -167,9 +177,9 @@ def _order_read(
 def _order_texts(memory: Bytes, left: Words, right: Words, lenient: int, number: Words) -> int:
     """FL-34: both as doubles."""
     number[filtertext.SPENT] += left[2] + right[2]
-    status = read_double(memory, left[1], left[2], number)
+    status = _read_double(memory, left[1], left[2], lenient, number)
     value = number[READ]
-    other = read_double(memory, right[1], right[2], number)
+    other = _read_double(memory, right[1], right[2], lenient, number)
     if status == NO_NUMBER or other == NO_NUMBER:
         # What throws does so whatever the other one is.
         return _NOTHING if lenient else _THROWS

@@ -25,7 +25,8 @@ DIFFERENCES: Final = (
         "whole and broken numbers",
         "against a whole number a property is read as a 32-bit (or, if the constant needs it, a"
         " 64-bit) integer: 5.5 > 5 fails (FL-31)",
-        "a property that is a number in any form is compared as that number",
+        "a property that is a number in any form is compared as that number, -0.0 as zero; a whole"
+        " number beside a broken one, and one of more than 64 bits, is rounded to a double first",
     ),
     (
         "end of the text",

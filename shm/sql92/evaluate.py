@@ -142,7 +142,10 @@ class _Evaluation:
         """A text as a number of this width, or of any: once, however often it is compared."""
         key = (text, width)
         if key not in self._numbers:
-            self._numbers[key] = _number(text, width)
+            value = _number(text, width)
+            # Java's Double.compare tells -0.0 from 0.0 (FL-32); as a number it is zero.
+            is_zero = self._lenient and isinstance(value, float) and value == 0
+            self._numbers[key] = 0.0 if is_zero else value
         return self._numbers[key]
 
     def _require_lenient(self) -> None:

@@ -90,7 +90,7 @@ def like(value: Node, pattern: str, escape: str) -> Node:
 def negate(node: Node) -> Node:
     """-node."""
     if isinstance(node, Number):
-        return Number(-node.value, node.width, plain=False)
+        return Number(0 - node.value, node.width, plain=False)  # 0.0 stays it, and is not -0.0
     return tree.Negate(node)
 
 

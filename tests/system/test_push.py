@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from gantrymq.shm.errors import GroupIllegal
 from gantrymq.temporary import Broker
 from tests.support.forked import start_program
 from tests.support.push import FIRST, PATIENCE_S, Seen, dead_letters, hold, left_over, send
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 
@@ -141,6 +144,52 @@ def test_what_fails_goes_to_the_dead_letter_queue_with_its_reason(
     assert "__CRC32#" not in shown, "what it is told of by, and no sum of the store's"
     assert Counter(seen.bodies) == Counter(range(30))
     assert left_over(broker, group, topic) == 0
+
+
+class Untold(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Odd:
+    """A listener's answer that looks odd."""
+
+    def __repr__(self) -> str:
+        return "\udce9"
+
+
+@mends("S167")
+@pytest.mark.parametrize("terms", [{}, {"orderly": True}], ids=["plain", "orderly"])
+def test_a_failure_may_say_anything(broker: Broker, topic: str, terms: dict[str, Any]) -> None:
+    """Its consumer goes on: also where an error has no text, or one that is no Unicode."""
+    group = "g-" + topic
+    send(broker, topic, range(8))
+
+    def answer(message: Message) -> Any:  # noqa: ANN401
+        match int(bytes(message.body)):
+            case 2:
+                raise Untold
+            case 3:
+                raise OSError("cannot import " + os.fsdecode(b"caf\xe9.csv"))
+            case 4:
+                return Odd()
+        return None
+
+    seen = Seen(answer)
+    with PushConsumer(
+        group, [topic], seen, home=broker.home, consume_from=FIRST, max_attempts=1, **terms
+    ) as consumer:
+        dead = dead_letters(broker, group, 3)
+        seen.wait_for(8)
+        assert consumer.is_running
+    reasons = {body: found["DLQ_REASON"] for body, found in dead.items()}
+    assert reasons == {
+        2: "Untold: it has no text that can be shown",
+        3: "OSError: cannot import caf\\udce9.csv",
+        4: "the listener answered \\udce9 (Odd), which is no ConsumeResult",
+    }
 
 
 def test_a_failed_message_comes_again_with_its_own_topic(broker: Broker, topic: str) -> None:

@@ -139,6 +139,29 @@ def test_a_listener_may_stop_its_consumer(broker: Broker, topic: str) -> None:
     assert not consumer.is_running
 
 
+@mends("S168")
+@pytest.mark.parametrize("orderly", [False, True])
+def test_behind_a_stop_in_a_listener_nothing_is_begun(
+    broker: Broker, topic: str, orderly: bool
+) -> None:
+    send(broker, topic, range(2000))
+    begun: list[Message] = []
+
+    def listener(message: Message) -> None:
+        begun.append(message)
+        consumer.stop()
+
+    group = "g-" + topic
+    consumer = PushConsumer(
+        group, [topic], listener, home=broker.home, consume_from=FIRST, orderly=orderly,
+        concurrency=1,
+    )  # fmt: skip
+    consumer.run()
+    assert len(begun) == 1
+    with PullConsumer(group, [topic], home=broker.home) as others:
+        assert len(others.poll(2000, timeout=PATIENCE_S)) == 1999, "that one is acknowledged"
+
+
 def test_a_forked_child_is_told(broker: Broker, topic: str) -> None:
     send(broker, topic, range(1))
     with PushConsumer("g-" + topic, [topic], Seen(), home=broker.home) as consumer:

@@ -10,6 +10,7 @@ from gantrymq.shm.sql92.dialect import DIFFERENCES, Dialect
 from gantrymq.shm.sql92.parser import DEPTH_MAX, LIKE_MAX, TEXT_MAX, parse
 from gantrymq.shm.sql92.program import compile_program
 from tests.support.sqlfilters import answer
+from tests.support.trials import mends
 
 ROCKETMQ = Dialect.ROCKETMQ
 
@@ -37,6 +38,18 @@ def whole_and_broken_numbers() -> None:
     assert answer("a > 5", {"a": "5.5"}) == "true"
     assert answer("a > 5", {"a": "3000000000"}) == "true"
     assert answer("5 < a", {"a": "1e3"}) == "true"
+    assert answer("a > 9223372036854775807", {"a": "9223372036854775808"}) == "false", "rounded"
+
+
+@mends("S169")
+@pytest.mark.parametrize("zero", ["-0.0", "-0", "-1e-400", "0.0", "0"])
+def test_zero_has_no_sign(zero: str) -> None:
+    """Dialect `sql`, by the program and by the reference; Java's doubles have two zeroes."""
+    for text in ("a = 0", "a = 0.0", "a = -0.0", "a >= 0", "a BETWEEN 0 AND 5", "a IN (0)"):
+        assert answer(text, {"a": zero}) == "true", text
+    for text in ("a < 0", "a < -0.0", "a > 0", "a <> 0", "a > b", "a < b"):
+        assert answer(text, {"a": zero, "b": "-0.0"}) == "false", text
+    assert answer("a < b", {"a": "-0.0", "b": "0"}, ROCKETMQ) == "true"  # FL-34
 
 
 def end_of_the_text() -> None:
