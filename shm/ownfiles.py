@@ -141,9 +141,7 @@ def require_links_lead(path: Path) -> None:
     """Raise FileNotFoundError for a link, there or on the way there, that leads nowhere."""
     for place in (path, *path.parents):
         if place.is_symlink() and not place.exists():
-            text = (
-                f"a link to {os.readlink(place)}, which is not there: make it or remove the link"
-            )
+            text = f"a link to {os.readlink(place)}, which is not there: make it or remove the link"
             raise FileNotFoundError(errno.ENOENT, text, os.fspath(place))
 
 

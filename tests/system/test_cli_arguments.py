@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from gantrymq.shm.errors import ArgumentIllegal
 from gantrymq.temporary import Broker
 from tests.support.applications import bodies_of
 from tests.support.brokers import command
+from tests.support.forked import run_forked
 from tests.support.trials import mends
 
 #: As Python has an argument that holds the byte 0xFF.
@@ -142,3 +145,33 @@ def test_a_user_without_a_directory_has_no_folder(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     with pytest.raises(ArgumentIllegal, match="XDG_STATE_HOME"):
         state_folder()
+
+
+@mends("S176")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["store", "dump"], ["store", "verify"], ["store", "verify", "--settings", "none"],
+        ["store", "inspect", "0"], ["store", "rebuild"], ["adopt"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_store_that_is_not_to_be_looked_into_is_not_absent(
+    tmp_path: Path, words: list[str]
+) -> None:
+    hidden = str(tmp_path / "closed" / "store")
+
+    def close() -> None:
+        """As if the folder above were another user's: the tests may run as root."""
+        look = os.stat
+
+        def refuse(path: Any, **how: Any) -> os.stat_result:  # noqa: ANN401 - as os.stat
+            if not isinstance(path, int) and os.fspath(path) == hidden:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), hidden)
+            return look(path, **how)
+
+        os.stat = refuse
+
+    ran = run_forked([*words, hidden], prepare=close)
+    assert ran.returncode == ExitCode.NOT_PERMITTED, ran
+    assert f"Permission denied: '{hidden}'" in ran.stderr
