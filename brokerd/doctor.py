@@ -25,8 +25,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
+import psutil
+
 from gantrymq.brokerd import config, epoch, filelimit
 from gantrymq.brokerd.commitlog import room_for_segment
+from gantrymq.clients.control import look_at
 from gantrymq.clients.home import (
     HELD_UNSEEN,
     MEND_UNSEEN,
@@ -40,8 +43,8 @@ from gantrymq.clients.home import (
 from gantrymq.clients.running import board_name
 from gantrymq.clients.spark.needs import JAVA_MIN
 from gantrymq.shm import layout, ownfiles, readonly
-from gantrymq.shm.board import attach_board
-from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.board import Board, attach_board
+from gantrymq.shm.codes import BrokerState, Role
 from gantrymq.shm.errors import GantryError, NotPermitted, why_failed
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.storelock import is_held
@@ -55,6 +58,8 @@ SESSION_DESCRIPTORS: Final = 3
 OTHER_DESCRIPTORS: Final = 256
 _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph"})
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+#: How long a broker that is ready has for its answer; one at work takes milliseconds.
+ANSWER_S: Final = 5.0
 _PAGE: Final = mmap.PAGESIZE
 
 
@@ -263,6 +268,11 @@ def _check_logout(_patient: Patient) -> Iterator[Finding]:
 
 def _check_owner(patient: Patient) -> Iterator[Finding]:
     home, user = patient.home, os.geteuid()
+    try:
+        ownfiles.require_links_lead(patient.store)
+    except FileNotFoundError as error:
+        yield Finding("home", "wrong", str(error), "a start refuses it; or name another --home")
+        return
     if not home.exists():
         parent = next(path for path in home.parents if path.exists())
         if readonly.is_read_only(parent):
@@ -362,12 +372,43 @@ def _check_broker(home: Path) -> Iterator[Finding]:
         yield Finding("broker", "wrong", f"{held}: {error}", MEND_UNSEEN)
         return
     state = BrokerState(board.half(layout.BOARD_STATE))
-    if state == BrokerState.FAILED:
+    stopped = _stopped(board)
+    if stopped:
+        who = ", ".join(f"{role.name.lower()} ({pid})" for role, pid in stopped.items())
+        mend = f"kill -CONT {' '.join(map(str, dict.fromkeys(stopped.values())))}"
+        yield Finding("broker", "wrong", f"processes of it are stopped: {who}", mend)
+    elif state == BrokerState.FAILED:
         number = board.half(layout.BOARD_FAILED_ERRNO)
         mend = "docs/operate.md, `A failed store`: mend the disk, then start it again"
         yield Finding("broker", "wrong", f"the store failed: {why_failed(number)}", mend)
+    elif state == BrokerState.READY and (why := _why_mute(home)):
+        mend = "look at its log; if it says nothing and answers nobody, restart it"
+        yield Finding("broker", "wrong", why, mend)
     else:
         yield Finding("broker", "ok", f"it runs and is {state.name.lower()}")
+
+
+def _stopped(board: Board) -> dict[Role, int]:
+    """Its processes that SIGSTOP, a debugger or ^Z has stopped."""
+    pids = {role: board.process(role)["pid"] for role in Role}
+    return {role: pid for role, pid in pids.items() if pid and _is_stopped(pid)}
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return False
+    return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+
+def _why_mute(home: Path) -> str:
+    """Why a broker that is ready does not answer; empty if it does."""
+    try:
+        look_at(home, ANSWER_S).close()
+    except GantryError as error:
+        return str(error)
+    return ""
 
 
 CHECKS: Final[tuple[Check, ...]] = (

@@ -16,7 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from gantrymq.shm.errors import BrokerGone, GantryError, NotPermitted, Timeout, Unavailable
+from gantrymq.shm.errors import (
+    ArgumentIllegal,
+    BrokerGone,
+    GantryError,
+    NotPermitted,
+    Timeout,
+    Unavailable,
+)
 from gantrymq.shm.fromhandlers import is_ours, require_ours
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.jsontext import parse_object
@@ -40,10 +47,10 @@ _PAUSE_MAX_S: Final = 0.05
 def find_home(given: str | os.PathLike[str] | None = None) -> Path:
     """The home directory: as given, else `GANTRYMQ_HOME`, else the user's or the system's."""
     if given:
-        return Path(given).expanduser().absolute()
+        return _written_out(given, "home")
     named = os.environ.get("GANTRYMQ_HOME")
     if named:
-        return Path(named).expanduser().absolute()
+        return _written_out(named, "GANTRYMQ_HOME")
     if os.geteuid() == 0:
         return SYSTEM_HOME
     return state_folder() / "gantrymq"
@@ -53,7 +60,21 @@ def state_folder() -> Path:
     """The user's folder for what programs keep, by the XDG rules."""
     state = os.environ.get("XDG_STATE_HOME", "")
     # A relative path counts as unset.
-    return Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    if state.startswith("/"):
+        return Path(state)
+    return _written_out("~", "the user's folder, for want of XDG_STATE_HOME") / ".local" / "state"
+
+
+def _written_out(place: str | os.PathLike[str], what: str) -> Path:
+    """An absolute path, `~` and `~user` replaced. Raises ArgumentIllegal for a user that is not."""
+    try:
+        return Path(place).expanduser().absolute()
+    except RuntimeError as error:
+        require_ours(error)
+        raise ArgumentIllegal(
+            f"{what} is {str(place)!r}, and the system knows no directory of that user: write out"
+            " the path"
+        ) from error
 
 
 def store_of(home: Path) -> Path:

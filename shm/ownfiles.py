@@ -132,8 +132,17 @@ def make_home(home: Path) -> None:
 
     Raises NotPermitted, OSError.
     """
+    require_links_lead(home)
     home.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
     require_home(home)
+
+
+def require_links_lead(path: Path) -> None:
+    """Raise FileNotFoundError for a link, there or on the way there, that leads nowhere."""
+    for place in (path, *path.parents):
+        if place.is_symlink() and not place.exists():
+            text = f"a link to {os.readlink(place)}, which is not there: make it or remove the link"
+            raise FileNotFoundError(errno.ENOENT, text, os.fspath(place))
 
 
 def require_home(home: Path) -> None:
@@ -171,6 +180,7 @@ def make_store(store: Path) -> None:
     It alone may be a link to another disk, if root or this user made the link.
     Raises NotPermitted, OSError.
     """
+    require_links_lead(store)
     with Suppressed(FileExistsError):
         store.mkdir(mode=_PRIVATE)
     _require_links_own(store)

@@ -4,10 +4,21 @@ A command loads what it needs when it runs, so that `--help` and `status` stay f
 """
 
 import sys
+from typing import Final
+
+#: What a command ends with that Ctrl-C ends: 128 and the signal's number, as shells say it.
+INTERRUPTED: Final = 130
 
 
 def main() -> None:
     """Run the command line and leave the process with its documented exit code."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # also amid an import: nobody else is there yet who would take it
+        sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
     from gantrymq.cli.leave import have_streams, leaving
 
     have_streams()

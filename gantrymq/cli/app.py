@@ -33,6 +33,7 @@ from gantrymq.cli import (
     tx,
     warm,
 )
+from gantrymq.cli.options import judge_arguments
 
 _EPILOG = (
     "Exit codes: 0 done; 1 the checked thing does not hold; 2 usage; 69 no broker; 70 store corrupt"
@@ -95,4 +96,5 @@ def _root(
 @cache
 def command_line() -> Callable[[], object]:
     """The parser of all commands, as a command; made once, for that takes 60 ms."""
+    judge_arguments(app)
     return typer.main.get_command(app)

@@ -11,14 +11,23 @@ from typing import Any
 from gantrymq.clients.home import find_home
 
 
-def home_path(text: str) -> Path:
-    """What `--home` was given. Raises ValueError for nothing: an unset variable of a shell.
+def path_of(text: str) -> Path:
+    """What a path was given as. Raises ValueError for nothing: an unset variable of a shell.
 
     Empty it would mean the working directory.
     """
     if not text:
-        raise ValueError("a directory is wanted: the name is empty")
+        raise ValueError("a path is wanted: the name is empty")
     return Path(text)
+
+
+def text_of(text: str) -> str:
+    """An argument that is no path. Raises ValueError unless it was given in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{text!r} is no text in UTF-8") from None
+    return text
 
 
 def home_of(given: Path | None) -> Path:

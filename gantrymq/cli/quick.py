@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
-from gantrymq.cli.output import home_path
+from gantrymq.cli.output import path_of, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ LOOKS: Final = {
         "delayed_show",
         "show_named",
         flags=("handles",),
-        values=(*((name, None, str) for name in ("topic", "tag", "key")), ("limit", None, int)),
+        values=(*((name, None, text_of) for name in ("topic", "tag", "key")), ("limit", None, int)),
     ),
     ("tx", "list"): Look("tx_show", "show_list"),
     ("tx", "show"): Look("tx_show", "show_one", words=1, flags=("hex",)),
@@ -52,7 +52,7 @@ LOOKS: Final = {
         "show_found",
         words=1,
         values=(
-            *((name, None, str) for name in ("key", "id", "begin", "end")),
+            *((name, None, text_of) for name in ("key", "id", "begin", "end")),
             ("before", None, int),
             ("limit", 32, int),
         ),
@@ -71,7 +71,7 @@ def plain(arguments: Sequence[str]) -> Callable[[], int] | None:
 
 def _call(look: Look, left: list[str]) -> Callable[[], int] | None:
     flags = {f"--{name}": name for name in look.flags} | {"--json": "as_json"}
-    readers: dict[str, tuple[str, Callable[[str], Any]]] = {"--home": ("home", home_path)}
+    readers: dict[str, tuple[str, Callable[[str], Any]]] = {"--home": ("home", path_of)}
     readers |= {f"--{name}": (name, read) for name, _default, read in look.values}
     options: dict[str, Any] = {"home": None} | dict.fromkeys(flags.values(), False)
     options |= {name: default for name, default, _read in look.values}
@@ -88,11 +88,18 @@ def _call(look: Look, left: list[str]) -> Callable[[], int] | None:
                 return None
         elif item in flags:
             options[flags.pop(item)] = True
-        elif item.startswith("-") or not item:
+        elif item.startswith("-") or not _is_text(item):
             return None
         else:
             words.append(item)
     return partial(_run, look, words, options) if len(words) == look.words else None
+
+
+def _is_text(word: str) -> bool:
+    try:
+        return bool(text_of(word))
+    except ValueError:
+        return False
 
 
 def _run(look: Look, words: list[str], options: dict[str, Any]) -> int:

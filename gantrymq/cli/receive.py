@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gantrymq.cli.leave import require_output
 from gantrymq.cli.options import Shared, grouped, home_of, print_json
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ Example: gantrymq receive orders --group look --max 10
 Example: gantrymq receive orders --group audit --follow --json | jq .body
 A topic that is not there is made, as by a send. Without --follow it ends when nothing has come for
 a second (--wait).
-Exit codes: 0 done; 2 an option is wrong; 69 no broker; 70 a record is damaged.
+Exit codes: 0 done; 2 an option is wrong; 69 no broker; 70 a record is damaged;
+74 standard output is closed, or takes no more: what it did not take is not committed.
 """
 _AT_ONCE = 1000
 
@@ -54,6 +56,7 @@ def receive(
 
     if not end.wait >= 0:
         raise typer.BadParameter("seconds, 0 or more", param_hint="--wait")
+    require_output()
     start = ConsumeFrom.LAST_OFFSET if from_end else ConsumeFrom.FIRST_OFFSET
     home = home_of(shared.home)
     with PullConsumer(group, {topic: tags}, home=home, consume_from=start) as consumer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -76,7 +77,10 @@ def send(
     topic: Annotated[str, typer.Argument(help="The topic; created if settings allow.")],
     marks: Marks,
     shared: Shared,
-    body: Annotated[str | None, typer.Option(help="One message's body.")] = None,
+    body: Annotated[
+        bytes | None,
+        typer.Option(help="One message's body.", parser=os.fsencode, metavar="TEXT"),
+    ] = None,
     lines: Annotated[
         str, typer.Option(help="What a line of standard input is: text (a body) or json.")
     ] = "text",
@@ -88,7 +92,7 @@ def send(
     if lines not in ("text", "json"):
         raise typer.BadParameter("choose text or json", param_hint="--lines")
     if body is not None:
-        messages = iter([{**marks.fields(), "body": body.encode()}])
+        messages = iter([{**marks.fields(), "body": body}])
     else:
         messages = _messages(sys.stdin.buffer, lines, marks.fields())
     from gantrymq.clients.message import Message

@@ -20,7 +20,7 @@ from gantrymq.shm.codes import ExitCode
 def plain(arguments: Sequence[str]) -> Callable[[], int] | None:
     """What a call with these arguments does; None if the parser of options has to look."""
     places = [item for item in arguments if item != "--json"]
-    if len(places) != 1 or places[0].startswith("-") or len(arguments) > len(places) + 1:
+    if len(places) != 1 or places[0][:1] in ("", "-") or len(arguments) > len(places) + 1:
         return None
     directory = Path(places[0])
     if not directory.exists():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from pathlib import Path
 
 import pytest
 
+from gantrymq.brokerd import doctor
 from gantrymq.brokerd.doctor import Finding, examine
 from gantrymq.clients.home import board_file
 from gantrymq.shm import jit
@@ -15,6 +17,7 @@ from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
 from tests.support.brokers import command
 from tests.support.forked import run_forked
+from tests.support.trials import mends
 
 
 def findings(home: Path, **environment: str) -> dict[str, Finding]:
@@ -161,3 +164,43 @@ def test_a_lock_without_a_board() -> None:
         board_file(broker.home).write_text('{"board": "/gantrymq-test-none"}')
         require_wrong(findings(broker.home)["broker"])
         board_file(broker.home).write_text(text)
+
+
+@mends("S175")
+def test_a_broker_that_is_stopped_or_mute(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker.temporary() as broker:
+        pid = broker.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            os.waitpid(pid, os.WUNTRACED)  # until it has stopped
+            found = require_wrong(findings(broker.home)["broker"])
+            assert f"writer ({pid})" in found.found
+            assert found.mend == f"kill -CONT {pid}"
+            monkeypatch.setattr(doctor, "_is_stopped", lambda _pid: False)
+            monkeypatch.setattr(doctor, "ANSWER_S", 0.01)
+            assert "did not answer" in require_wrong(findings(broker.home)["broker"]).found
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        monkeypatch.undo()
+        assert findings(broker.home)["broker"].verdict == "ok"
+
+
+@mends("S176")
+@pytest.mark.parametrize("name", ["link", "link/below"])
+def test_a_home_behind_a_link_to_nowhere(tmp_path: Path, name: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    told = f"a link to {tmp_path}/nowhere, which is not there"
+    assert told in require_wrong(findings(tmp_path / name)["home"]).found
+    ran = command("serve", "--home", tmp_path / name)
+    assert ran.returncode == ExitCode.IO_ERROR
+    assert told in ran.stderr
+
+
+@mends("S176")
+def test_a_store_that_is_a_link_to_nowhere(home: Path, tmp_path: Path) -> None:
+    (home / "store").rmdir()
+    (home / "store").symlink_to(tmp_path / "nowhere")
+    told = f"a link to {tmp_path}/nowhere, which is not there"
+    assert told in require_wrong(findings(home)["home"]).found
+    ran = command("serve", "--home", home)
+    assert (ran.returncode, told in ran.stderr) == (ExitCode.IO_ERROR, True)
