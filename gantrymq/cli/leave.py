@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -23,6 +24,7 @@ def have_streams() -> None:
     """Standard streams that were closed lead nowhere: what is opened next would take their place.
 
     A broker's lock would then be its standard input, and what is printed would go into a file.
+    Names of files may be no Unicode: they are printed with escapes, which are JSON's as well.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -31,6 +33,9 @@ def have_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115 - for good
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def drop_output() -> None:
