@@ -65,7 +65,8 @@ def _refuse(log: Log, manager: ServiceManager, error: GantryError | OSError) -> 
 def _reason(error: GantryError | OSError) -> str:
     """What to do about it, too."""
     if isinstance(error, OSError) and error.filename is not None and is_disk_full(error):
-        return f"{error}: a start needs some KiB on the disk of the store; make room, start again"
+        needs = "a start needs some KiB and a few inodes on the disk of the store"
+        return f"{error}: {needs}; make room, start again"
     return readonly.told(error) if isinstance(error, OSError) else str(error)
 
 
