@@ -21,7 +21,7 @@ from gantrymq.shm.lognames import positions_in, segment_name
 from gantrymq.shm.properties import tags_code
 from gantrymq.shm.queuenames import MEMBERS, has_members
 from gantrymq.shm.record_columns import read_records
-from gantrymq.shm.storage import first_length, map_file
+from gantrymq.shm.storage import first_length, map_still
 from gantrymq.workers.logviews import LogViews
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class _Completion:
                 self._storage.sync_directory(self._folder)
                 continue
             kept = min(max(0, end - base), self._bytes)
-            if map_file(self._storage, path)[kept:].any():
+            if map_still(self._storage, path)[kept:].any():
                 file = self._storage.open(path, write=True)
                 file.zero_range(kept, self._bytes - kept)
                 file.close()
@@ -214,7 +214,7 @@ class _Completion:
         """Files all of whose records are gone, never the last one (SF-70)."""
         for name in self._storage.list(self._folder)[:-1]:
             path = f"{self._folder}/{name}"
-            last = layout.BATCH_CQ_UNIT.unpack(map_file(self._storage, path)[-_UNIT:].tobytes())
+            last = layout.BATCH_CQ_UNIT.unpack(map_still(self._storage, path)[-_UNIT:].tobytes())
             if last["physical_offset"] >= self._low:
                 return
             self._storage.unlink(path)

@@ -318,6 +318,16 @@ def load(
     return Configuration(_checked(values, origins), origins, unknown)
 
 
+def require_told(home: Path) -> None:
+    """Raise SettingIllegal for a home whose path no client could be told: it goes by UTF-8."""
+    if not _can_be_given(str(home)):
+        raise SettingIllegal(
+            f"home {str(home)!r}: its path is not UTF-8, and clients would not be told it: rename"
+            " the folder whose name is not, or choose another home (--home, GANTRYMQ_HOME)",
+            setting="home",
+        )
+
+
 def parse_assignments(texts: list[str]) -> dict[str, str]:
     """`name=value` texts of `--set`. Raises SettingIllegal."""
     pairs = [text.partition("=") for text in texts]

@@ -117,6 +117,9 @@ class ControlServer:
         try:
             with socket_address(self._home) as address:
                 listener.bind(address)
+        except OSError as error:
+            error.filename = error.filename or str(path)  # a socket's error names none
+            raise
         finally:
             os.umask(old_mask)
         listener.listen(_BACKLOG)
@@ -239,7 +242,12 @@ class ControlServer:
             return
         if is_reserved(connection.descriptor):
             self.log.warning("accept_failed", error="no descriptors are left")
-            connection.refuse(Unavailable("the broker has no descriptors left: end some clients"))
+            connection.refuse(
+                Unavailable(
+                    "the broker has no descriptors left: end some clients, or raise its limit"
+                    " (LimitNOFILE=, ulimit -n)"
+                )
+            )
             return
         self._connections[connection.descriptor] = connection
         self._silent[connection.descriptor] = connection

@@ -27,7 +27,7 @@ from typing import Final, Literal
 
 import psutil
 
-from gantrymq.brokerd import config, epoch, filelimit
+from gantrymq.brokerd import config, epoch, processlimits
 from gantrymq.brokerd.commitlog import room_for_segment
 from gantrymq.clients.control import look_at
 from gantrymq.clients.home import (
@@ -53,9 +53,6 @@ from gantrymq.shm.storelock import is_held
 Verdict = Literal["ok", "note", "wrong"]
 
 PYTHON_MIN: Final = (3, 11)
-#: Descriptors of a session in the supervisor: connection, arena, bell. Others have fewer.
-SESSION_DESCRIPTORS: Final = 3
-OTHER_DESCRIPTORS: Final = 256
 _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph"})
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 #: How long a broker that is ready has for its answer; one at work takes milliseconds.
@@ -93,6 +90,7 @@ Check = Callable[[Patient], Iterator[Finding]]
 def examine(home: Path, environment: Mapping[str, str]) -> list[Finding]:
     """All findings about a broker at `home`, run by the user who calls this."""
     try:
+        config.require_told(home)
         configuration = config.load(home, None, environment)
         if store_of(home).is_dir():
             storage = PosixStorage(str(store_of(home)))
@@ -240,14 +238,14 @@ def _check_java(patient: Patient) -> Iterator[Finding]:
 def _check_limits(patient: Patient) -> Iterator[Finding]:
     settings = patient.settings
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    needed = SESSION_DESCRIPTORS * settings.sessions_max + OTHER_DESCRIPTORS
+    needed = processlimits.descriptors_for(settings)
     found = f"RLIMIT_NOFILE {_limit(hard)}, {settings.sessions_max} sessions take {needed}"
-    if hard != resource.RLIM_INFINITY and hard < needed:
+    if not processlimits.has_descriptors(needed):
         mend = f"set LimitNOFILE={needed} (ulimit -Hn), or lower sessions_max"
         yield Finding("descriptors", "wrong", found, mend)
     else:
         yield Finding("descriptors", "ok", found)
-    if found := filelimit.too_small_for(settings):
+    if found := processlimits.too_small_for(settings):
         yield Finding("file size", "wrong", found, "set LimitFSIZE=infinity (ulimit -f)")
 
 

@@ -16,7 +16,7 @@ from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.record import RECORD_MAGICS
-from gantrymq.shm.storage import map_file
+from gantrymq.shm.storage import map_still
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +55,7 @@ def _judge_clean_end(
     base = end // segment_bytes * segment_bytes
     if not storage.exists(segment_name(base)):
         return
-    view = map_file(storage, segment_name(base))
+    view = map_still(storage, segment_name(base))
     row = _read(view, base, end - base, scan.CHECK_PLACE)
     if row is None or row[scan.STORE_MS] < store_ms:
         return
@@ -82,7 +82,7 @@ def _places_behind(
     base = position // segment_bytes * segment_bytes
     while storage.exists(segment_name(base)):
         with closing(storage.open(segment_name(base))) as file:
-            view = file.view()
+            view = file.still_view()
             # Blocks that were only allocated need not be read: the last segment has most of them.
             written = file.extents(max(position - base, 0), len(view))
         for start, stop in written:

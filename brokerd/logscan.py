@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gantrymq.shm.codes import Stop
 from gantrymq.shm.kernels import census, scan
 from gantrymq.shm.lognames import segment_name
-from gantrymq.shm.storage import Storage, map_file
+from gantrymq.shm.storage import Storage, map_still
 
 ROWS_PER_CALL = 4096  # and what else is done with them finds their bytes in the cache still
 #: Checks of what GantryMQ wrote (shm.ranges): every record has a true trailer.
@@ -54,7 +54,7 @@ def walk(
             none = np.empty((0, scan.ROW_WORDS), np.int64)
             yield Piece(np.empty(0, np.uint8), base, none, position, Stop.END, last_ms)
             return
-        view = map_file(storage, name)
+        view = map_still(storage, name)
         limit = view if end is None or end - base >= segment_bytes else view[: end - base]
         stop = Stop.LIMIT
         while stop == Stop.LIMIT and (end is None or position < end):

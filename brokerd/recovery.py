@@ -234,7 +234,7 @@ def _write_again(storage: Storage, segment_bytes: int, start: int, end: int) -> 
         stop = min(end, base + segment_bytes)
         file = storage.open(segment_name(base), write=True)
         try:
-            view = file.view()
+            view = file.still_view()
             for at in range(start - base, stop - base, _BLOCK):
                 file.write_at(view[at : min(at + _BLOCK, stop - base)].copy().data, at)
             file.sync()

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gantrymq.brokerd import config, filelimit, temporaryhome
+from gantrymq.brokerd import config, processlimits, temporaryhome
 from gantrymq.brokerd.broker import Broker, Progress, open_broker
 from gantrymq.brokerd.children import Resident
 from gantrymq.brokerd.config import Configuration, Settings
@@ -44,23 +44,29 @@ def serve(home: Path, configuration: Configuration, *, lifeline: str = "") -> Ex
         log.warning("unknown_variable", name=name)
     manager = ServiceManager(*config.service_manager())
     try:
+        config.require_told(home)
         _prepare_process(configuration)
         manager.extend("starting", configuration.settings.lock_timeout + EXTEND_S)
         broker = open_broker(home, configuration, log, _progress(log, manager))
     except Interrupted:
         return ExitCode.OK
     except (GantryError, OSError) as error:
-        why = _reason(error)
-        log.error("not_started", error=type(error).__name__, why=why)
-        manager.show(f"not started: {why}")
-        return exit_code(error)
+        return _refuse(log, manager, error)
     return _serve(broker, manager, Lifeline(home, lifeline) if lifeline else None)
+
+
+def _refuse(log: Log, manager: ServiceManager, error: GantryError | OSError) -> ExitCode:
+    why = _reason(error)
+    log.error("not_started", error=type(error).__name__, why=why)
+    manager.show(f"not started: {why}")
+    return exit_code(error)
 
 
 def _reason(error: GantryError | OSError) -> str:
     """What to do about it, too."""
     if isinstance(error, OSError) and error.filename is not None and is_disk_full(error):
-        return f"{error}: a start needs some KiB on the disk of the store; make room, start again"
+        needs = "a start needs some KiB and a few inodes on the disk of the store"
+        return f"{error}: {needs}; make room, start again"
     return readonly.told(error) if isinstance(error, OSError) else str(error)
 
 
@@ -82,8 +88,11 @@ def _serve(broker: Broker, manager: ServiceManager, lifeline: Lifeline | None) -
     except Interrupted:
         broker.log.info("stopping", why="a signal before it was ready")
     except (GantryError, OSError) as error:
-        broker.log.error("failed", error=type(error).__name__, why=str(error))
-        supervisor.exit_code = exit_code(error)
+        if broker.state == BrokerState.STARTING:
+            supervisor.exit_code = _refuse(broker.log, manager, error)
+        else:
+            broker.log.error("failed", error=type(error).__name__, why=str(error))
+            supervisor.exit_code = exit_code(error)
     finally:
         broker.set_state(BrokerState.STOPPED)
         clean = _close(broker, supervisor, clean=clean)
@@ -185,14 +194,27 @@ def _prepare_process(configuration: Configuration) -> None:
     for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
         _soft, hard = resource.getrlimit(limit)
         resource.setrlimit(limit, (hard, hard))
+    _require_descriptors()
     _require_file_size(configuration.settings)
     os.umask(0o077)
     config.stay_on_cpu(configuration)
 
 
+def _require_descriptors() -> None:
+    """Raise OSError if this process may open too little to let in some clients."""
+    least = processlimits.OTHER_DESCRIPTORS
+    if not processlimits.has_descriptors(least):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        raise OSError(
+            errno.EMFILE,
+            f"RLIMIT_NOFILE {hard}, a broker with some clients takes {least}: raise the hard limit"
+            " (LimitNOFILE=, ulimit -Hn)",
+        )
+
+
 def _require_file_size(settings: Settings) -> None:
     """Raise OSError if this process may make no segment, or no file of the key index."""
-    if found := filelimit.too_small_for(settings):
+    if found := processlimits.too_small_for(settings):
         raise OSError(
             errno.EFBIG,
             f"{found}: raise the limit (ulimit -f, LimitFSIZE=infinity), or lower"

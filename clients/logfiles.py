@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.queuenames import DIRECTORY, queue_directory
 from gantrymq.shm.ranges import ranges_of
 from gantrymq.shm.record import STORED_MS_BYTES, stored_ms
-from gantrymq.shm.storage import PosixStorage, map_file
+from gantrymq.shm.storage import PosixStorage, Storage, map_file
 
 #: Segments that stay mapped, and bytes of them: what is mapped cannot leave the page cache.
 _SEGMENTS_MAX: Final = 8
@@ -43,10 +44,16 @@ class Sizes(Protocol):
 
 
 class LogFiles:
-    """Maps kept while they are used; the least recently used go first."""
+    """Maps kept while they are used; the least recently used go first.
 
-    def __init__(self, store: str, sizes: Sizes) -> None:
+    `show`: `map_still` for who asks for what was written before.
+    """
+
+    def __init__(
+        self, store: str, sizes: Sizes, show: Callable[[Storage, str], View] = map_file
+    ) -> None:
         self._storage = PosixStorage(store)
+        self._show = show
         self.segment_bytes = sizes.segment_bytes
         self._segments_max = max(2, min(_SEGMENTS_MAX, _SEGMENTS_BYTES_MAX // self.segment_bytes))
         self.queue_file_units = sizes.cq_bytes // layout.CQ_UNIT_BYTES
@@ -112,7 +119,7 @@ class LogFiles:
         if view is not None:
             views.move_to_end(name)
             return view
-        view = views[name] = map_file(self._storage, name)
+        view = views[name] = self._show(self._storage, name)
         while len(views) > most:
             views.popitem(last=False)
         return view

@@ -178,7 +178,7 @@ def open_files(
             require_ours(error)
             continue  # a broker has removed it since it was listed
         try:
-            found.append((int(name), file.view()))
+            found.append((int(name), file.still_view()))
         finally:
             file.close()
     if found and len(found[-1][1]) == 0:

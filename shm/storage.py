@@ -36,6 +36,11 @@ _SYNC_FILE_RANGE_WRITE = 2
 #: Names of folders that a storage remembers: about a MiB.
 _FOLDERS_SEEN_MAX = 8192
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_MMAP = ctypes.CDLL(None, use_errno=True).mmap
+_MMAP.restype = ctypes.c_void_p
+_MAP_FIXED, _MAP_NORESERVE, _MAP_FAILED = 0x10, 0x4000, ctypes.c_void_p(-1).value
+#: Shorter parts of a sparse file are copied.
+_MAPPED_MIN = 1 << 20
 _MARK, _SYNC_MARK = "is_failed_change", "is_failed_sync"
 #: Of a call that opens something: it has changed nothing by then.
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -158,7 +163,15 @@ class File(Protocol):
         ...
 
     def view(self) -> NDArray[np.uint8]:
-        """Read-only map of the file at its present length."""
+        """Read-only map of the file at its present length, which shows what is written later.
+
+        For what a broker has written: on a tmpfs, to look at a hole through a map takes memory, and
+        is SIGBUS where there is none left.
+        """
+        ...
+
+    def still_view(self) -> NDArray[np.uint8]:
+        """The same of what the file holds now, later writes or not; holes may be looked at."""
         ...
 
     def close(self) -> None:
@@ -366,6 +379,37 @@ class PosixFile:
         mapped = mmap.mmap(self.descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         return np.frombuffer(mapped, np.uint8)
 
+    @_names_file
+    def still_view(self) -> NDArray[np.uint8]:
+        """Zeroes of nobody's memory, and over them what the file holds: long parts as maps."""
+        import numpy as np  # as above
+
+        size = self.size()
+        if size == 0:
+            return np.empty(0, np.uint8)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        shown = np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
+        for start, stop in self.extents(0, size):
+            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+            if stop - first < _MAPPED_MIN:  # a process has a limit of maps as well
+                self.read_into(shown[start:stop].data, start)
+                continue
+            self.read_into(shown[start:first].data, start)
+            self._map_over(shown, first, stop)
+        shown.flags.writeable = False
+        return shown
+
+    def _map_over(self, shown: NDArray[np.uint8], start: int, stop: int) -> None:
+        """Put a map of a part in the place of the memory there, which goes with that."""
+        whole = stop if stop == len(shown) else stop // mmap.PAGESIZE * mmap.PAGESIZE
+        place, count = ctypes.c_void_p(shown.ctypes.data + start), ctypes.c_size_t(whole - start)
+        flags = mmap.MAP_SHARED | _MAP_FIXED
+        at = ctypes.c_int64(start)
+        if _MMAP(place, count, mmap.PROT_READ, flags, self.descriptor, at) == _MAP_FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), self.name)
+        self.read_into(shown[whole:stop].data, whole)
+
     def close(self) -> None:
         """Give the descriptor back. Safe to call twice, and from any thread."""
         self.descriptor = -1
@@ -562,10 +606,19 @@ def read_file(storage: Storage, name: str) -> bytes:
 
 
 def map_file(storage: Storage, name: str) -> NDArray[np.uint8]:
-    """A read-only map of a file; it holds no descriptor. Raises FileNotFoundError."""
+    """`view` of a file; it holds no descriptor. Raises FileNotFoundError."""
     file = storage.open(name)
     try:
         return file.view()
+    finally:
+        file.close()
+
+
+def map_still(storage: Storage, name: str) -> NDArray[np.uint8]:
+    """`still_view` of a file; it holds no descriptor. Raises FileNotFoundError."""
+    file = storage.open(name)
+    try:
+        return file.still_view()
     finally:
         file.close()
 

@@ -15,7 +15,7 @@ import numpy as np
 from gantrymq.shm import layout
 from gantrymq.shm.properties import index_hash
 from gantrymq.shm.segment import columns, require_length
-from gantrymq.shm.storage import map_file
+from gantrymq.shm.storage import map_still
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,7 +131,7 @@ class Index:
         """
         for name in storage.list("index"):
             try:
-                view = map_file(storage, f"index/{name}")
+                view = map_still(storage, f"index/{name}")
             except FileNotFoundError:
                 continue  # a broker has removed it since it was listed
             expected = self._entries_at + layout.INDEX_ENTRY.size * self.entry_count

@@ -9,7 +9,7 @@ import numpy as np
 
 from gantrymq.shm import layout
 from gantrymq.shm.segment import columns, open_files
-from gantrymq.shm.storage import map_file, read_file
+from gantrymq.shm.storage import map_still, read_file
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -71,7 +71,7 @@ def _log_lines(base: int, view: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator
 
 def _slot_lines(storage: Storage) -> Iterator[Line]:
     """Slots of the wheel that are not all zero; holes of the sparse file are not looked into."""
-    view = map_file(storage, "timerwheel")
+    view = map_still(storage, "timerwheel")
     slots = columns(view, layout.TIMER_SLOT)
     words = view[: len(slots) * layout.TIMER_SLOT.size].view(np.uint64)
     used = np.unique(np.flatnonzero(words) // (layout.TIMER_SLOT.size // words.itemsize))

@@ -10,7 +10,7 @@ import numpy as np
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.properties import parse_properties
-from gantrymq.shm.storage import map_file
+from gantrymq.shm.storage import map_still
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +74,6 @@ def messages(
     for position, at, size in records[["position", "property_at", "property_bytes"]].tolist():
         if base < 0 or position >= base + segment_bytes:
             base = position // segment_bytes * segment_bytes
-            view = map_file(storage, segment_name(base))
+            view = map_still(storage, segment_name(base))
         start = position - base + at
         yield parse_properties(view[start : start + size].tobytes())

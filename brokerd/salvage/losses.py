@@ -18,7 +18,7 @@ from gantrymq.shm import layout
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.queuenames import DIRECTORY, queue_directory
-from gantrymq.shm.storage import map_file
+from gantrymq.shm.storage import map_still
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,7 +142,7 @@ def _claims_of_queue(
     missing = list(losses.missing_of(key))
     folder = queue_directory(storage, *key)
     for name in positions_in(storage, folder):
-        data = map_file(storage, f"{folder}/{name}")
+        data = map_still(storage, f"{folder}/{name}")
         count = len(data) // layout.CQ_UNIT_BYTES
         units = np.frombuffer(data.tobytes(), layout.CQ_UNIT.dtype, count)
         for start, end in lost:

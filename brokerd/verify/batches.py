@@ -20,7 +20,7 @@ from gantrymq.shm.errors import Incompatible
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.queuenames import DIRECTORY, MEMBERS, has_members
-from gantrymq.shm.storage import map_file
+from gantrymq.shm.storage import map_still
 from gantrymq.workers.housekeeper.progress import read_progress
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class BatchCheck:
     def _units(
         self, base: int, rows: NDArray[np.int64], number: int, topic: str
     ) -> Iterator[Units]:
-        view = map_file(self._storage, segment_name(base))
+        view = map_still(self._storage, segment_name(base))
         counts = np.zeros(len(rows), np.int64)
         bound = self._bound()
         for listed in self._lister.units(view, base, rows):

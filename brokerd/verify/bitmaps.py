@@ -24,7 +24,7 @@ from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.ranges import OPEN
 from gantrymq.shm.sql92.dialect import Dialect
 from gantrymq.shm.sql92.program import compile_program
-from gantrymq.shm.storage import map_file
+from gantrymq.shm.storage import map_still
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -106,7 +106,7 @@ class BitmapCheck:
     def _view(self, path: str) -> NDArray[np.uint8] | None:
         """A queue file's bytes; None if it has another length, as others tell, or has expired."""
         try:
-            view = map_file(self._storage, path)
+            view = map_still(self._storage, path)
         except FileNotFoundError:
             return None
         return view if len(view) == self._queue_bytes else None
@@ -132,7 +132,7 @@ class BitmapCheck:
         if base == self._log[0] or base < 0:
             return False
         try:
-            self._log = (base, map_file(self._storage, segment_name(base)))
+            self._log = (base, map_still(self._storage, segment_name(base)))
         except FileNotFoundError:
             return False
         self._form[extend.BASE] = base
@@ -167,7 +167,7 @@ class _Extensions:
         for name in storage.list(folder):
             path = f"{folder}/{name}"
             with suppress(FileNotFoundError):  # one of records that have expired
-                view = map_file(storage, path)
+                view = map_still(storage, path)
                 if name.isdecimal() and len(view):
                     self._files.append((int(name), path, view))
 

@@ -10,7 +10,7 @@ import numpy as np
 from gantrymq.shm import layout
 from gantrymq.shm.bitmapnote import extension_directory, extension_files
 from gantrymq.shm.lognames import is_position
-from gantrymq.shm.storage import map_file
+from gantrymq.shm.storage import map_still
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +58,7 @@ class ExtensionCheck:
             if not name.isdigit():
                 continue  # told by `check_names`
             with suppress(FileNotFoundError):  # one of records that have expired
-                view = map_file(self._storage, f"{folder}/{name}")
+                view = map_still(self._storage, f"{folder}/{name}")
                 if len(view):
                     found.append((int(name), view))
         return sorted(found, key=lambda item: item[0])

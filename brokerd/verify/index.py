@@ -29,7 +29,7 @@ from gantrymq.shm.kernels import index as kernels
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.segment import columns
-from gantrymq.shm.storage import map_file
+from gantrymq.shm.storage import map_still
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -149,7 +149,7 @@ class IndexCheck:
         Once its last record, at log position `end`, has expired, so may have the file.
         """
         try:
-            view = map_file(self._storage, path)
+            view = map_still(self._storage, path)
         except FileNotFoundError:
             if end >= self._scope.low():
                 self._report.add(path, None, "missing file")
@@ -262,7 +262,7 @@ class IndexCheck:
 
     def _map(self, base: int) -> None:
         if base != self._view_base:
-            self._view = map_file(self._storage, segment_name(base))
+            self._view = map_still(self._storage, segment_name(base))
             self._view_base = base
 
     def _next(self, most: int) -> tuple[_File, int, NDArray[Any]] | None:

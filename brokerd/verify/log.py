@@ -230,7 +230,7 @@ class LogCheck:
         self, base: int, last: bool, take: Callable[[Records], None]
     ) -> SegmentRecords:
         file = self._storage.open(segment_name(base))
-        segment = SegmentRecords(base, file.view())
+        segment = SegmentRecords(base, file.still_view())
         file.close()
         segment.end = at = base
         end = base + self.segment_bytes

@@ -24,7 +24,7 @@ from gantrymq.shm.kernels import units as unit_kernels
 from gantrymq.shm.lognames import is_position, segment_name
 from gantrymq.shm.properties import SCHEDULE_TOPIC
 from gantrymq.shm.queuenames import DIRECTORY, MEMBERS
-from gantrymq.shm.storage import map_file
+from gantrymq.shm.storage import map_still
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -224,7 +224,7 @@ class QueueCheck:
             return self._views[path]
         view: NDArray[np.uint8] | None = None
         try:
-            view = map_file(self._storage, path)
+            view = map_still(self._storage, path)
         except FileNotFoundError:
             if position < self._scope.low():
                 return None
@@ -313,7 +313,7 @@ class QueueCheck:
         if count <= 0 or self._storage.size_of(path) != self._bytes or self._log.lost:
             return
         file = self._storage.open(path)
-        units = _columns(file.view()[: count * UNIT].reshape(-1, UNIT))
+        units = _columns(file.still_view()[: count * UNIT].reshape(-1, UNIT))
         file.close()
         fillers = units["size"] == layout.CQ_FILLER_SIZE
         positions = units["physical_offset"]

@@ -19,6 +19,7 @@ from gantrymq.clients.logfiles import LogFiles
 from gantrymq.clients.queries.inner import MISPLACED, offset_in_batches, units
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.lognames import bases_of
+from gantrymq.shm.storage import map_still
 from gantrymq.shm.storereader import Unit
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ def offset_in(view: StoreView, span: Span, time_ms: int, boundary: Boundary) -> 
     if not span.listed:
         upper = boundary is Boundary.UPPER
         return offset_in_batches(view.storage, span.queue, ends, time_ms, upper=upper)
-    return offset_at(LogFiles(view.storage.root, view), span.queue, *ends, time_ms, boundary)
+    return offset_at(
+        LogFiles(view.storage.root, view, map_still), span.queue, *ends, time_ms, boundary
+    )
 
 
 def _runs(files: LogFiles, queue: MessageQueue, low: int, high: int) -> Iterator[_Run]:
@@ -129,7 +132,7 @@ class TopicSearch:
         self._reader = view.reader
         spans = [span for span in view.spans(topic) if span.listed and span.first < span.end]
         if spans:
-            self._files = LogFiles(view.storage.root, view)
+            self._files = LogFiles(view.storage.root, view, map_still)
         queues = map(self._of_queue, spans)
         listed = merge(*queues, self._of_batches(topic), reverse=True)
         self._units = (next(same) for _position, same in groupby(listed, attrgetter("position")))

@@ -42,7 +42,7 @@ def scan_segment(
     FileNotFoundError.
     """
     file = storage.open(segment_name(base))
-    view = file.view()[: span[1] - base]
+    view = file.still_view()[: span[1] - base]
     file.close()
     wanted = np.array(codes, np.int64)
     form = np.array([span[0] - base, base, scan.CHECK_PLACE, -1, 0, 0], np.int64)

@@ -112,7 +112,7 @@ def _crc(storage: PosixStorage, at: int, size: int) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        view = file.view()
+        view = file.still_view()
     finally:
         file.close()
     if base + len(view) <= at and base < max(bases):

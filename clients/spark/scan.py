@@ -154,7 +154,7 @@ def _open(storage: PosixStorage, part: SegmentRange) -> Segment:
     except FileNotFoundError:
         raise _removed(part) from None
     try:
-        return Segment(part.base, file.view())
+        return Segment(part.base, file.still_view())
     finally:
         file.close()
 

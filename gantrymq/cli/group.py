@@ -77,7 +77,7 @@ kept for the group; `--dry-run` shows what would change.
 
 \b
 Example: gantrymq group reset-offset billing --topic orders --to begin --dry-run
-Exit codes: 0 done; 2 no such group, topic, queue or place; 69 no broker.
+Exit codes: 0 done; 2 no such group, topic, queue or place; 69 no broker; 74 the disk is full.
 """,
 )
 def reset_offset(
@@ -110,7 +110,7 @@ A group that is made anew under the name begins where its first member says.
 
 \b
 Example: gantrymq group delete retired --home ./mq
-Exit codes: 0 done; 2 no such group, or it has members; 69 no broker.
+Exit codes: 0 done; 2 no such group, or it has members; 69 no broker; 74 the disk is full.
 """
 )
 def delete(

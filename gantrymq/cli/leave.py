@@ -38,6 +38,7 @@ def have_streams() -> None:
     """Standard streams that were closed lead nowhere: what is opened next would take their place.
 
     A broker's lock would then be its standard input, and what is printed would go into a file.
+    Names of files may be no Unicode: they are printed with escapes, which are JSON's as well.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -46,8 +47,8 @@ def have_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115 - for good
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # a path may be no text
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(_AsFarAsTaken(2, "w", closefd=False)),
         encoding=sys.stderr.encoding, errors="backslashreplace", line_buffering=True,

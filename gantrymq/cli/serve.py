@@ -53,6 +53,7 @@ def serve(
     if print_config:
         _print(config.describe(configuration), as_json=as_json)
     elif check:
+        config.require_told(where)
         config.stay_on_cpu(configuration)
         _report(where, configuration, as_json)
     else:

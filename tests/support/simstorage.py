@@ -142,6 +142,10 @@ class SimFile:
         view.flags.writeable = False
         return view
 
+    def still_view(self) -> NDArray[np.uint8]:
+        """The same: the simulated disk has no holes."""
+        return self.view()
+
     def close(self) -> None:
         """Give the descriptor back. Safe to call twice."""
         self._open = False

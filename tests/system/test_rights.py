@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gantrymq.clients.home import read_board_file, run_of, store_of
+from gantrymq.clients.home import SOCKET_NAME, read_board_file, run_of, store_of
 from gantrymq.clients.producer import Producer
 from gantrymq.shm import layout
 from gantrymq.shm.codes import ExitCode
@@ -147,6 +149,63 @@ def test_serve_that_may_make_no_segment_says_so(tmp_path: Path) -> None:
     assert done.returncode == ExitCode.IO_ERROR, done.stderr
     assert "ulimit -f" in done.stderr
     assert not (run_of(tmp_path / "home") / "board").exists()
+
+
+class _NoInode(socket.socket):
+    """Of a file system that has none left."""
+
+    def bind(self, _address: object, /) -> None:
+        """As the kernel says it: a socket's error names no file."""
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@mends("S180")
+@pytest.mark.parametrize("profile", ["standard", "temporary"])
+def test_serve_without_room_for_its_socket_says_so(tmp_path: Path, profile: str) -> None:
+    """Exit code 74; file and mend in the event of a start that was refused."""
+    home = tmp_path / "home"
+
+    def no_inode() -> None:
+        socket.socket = _NoInode  # type: ignore[misc]
+
+    done = run_forked(
+        ["serve", "--home", str(home), "--set", f"profile={profile}"], prepare=no_inode
+    )
+    assert done.returncode == ExitCode.IO_ERROR, done.stderr
+    (event,) = [line for line in done.stderr.splitlines() if "not_started" in line]
+    assert str(run_of(home) / SOCKET_NAME) in event
+    assert "make room" in event
+    assert '"failed"' not in done.stderr
+
+
+@mends("S181")
+def test_serve_that_may_open_too_little_for_clients_says_so(tmp_path: Path) -> None:
+    """It would be ready, and refuse each of them."""
+
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+
+    done = run_forked(["serve", "--home", str(tmp_path / "home")], prepare=few)
+    assert done.returncode == ExitCode.IO_ERROR, done.stderr
+    assert "not_started" in done.stderr
+    assert "RLIMIT_NOFILE 100" in done.stderr
+    assert "LimitNOFILE=" in done.stderr
+    assert not (tmp_path / "home").exists()
+
+
+@mends("S178")
+@pytest.mark.parametrize("way", ["serve", "serve --check", "doctor"])
+def test_a_home_that_no_client_could_be_told_is_refused(tmp_path: Path, way: str) -> None:
+    """Its path is not UTF-8: a broker there would be ready, and nobody could attach."""
+    home = Path(f"{tmp_path}/{os.fsdecode(b'home' + bytes([0xFF]))}")
+    done = run_forked([*way.split(), "--home", str(home)])
+    code = ExitCode.DOES_NOT_HOLD if way == "doctor" else ExitCode.USAGE
+    assert done.returncode == code, done.stdout + done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "is not UTF-8" in said
+    assert "udcff" in said
+    assert "choose another home" in said
+    assert not home.exists()
 
 
 def test_serve_without_room_for_the_board_says_so(tmp_path: Path) -> None:

@@ -51,6 +51,90 @@ def test_a_full_disk_refuses_commits_until_there_is_room(moment: Moment) -> None
     assert hand.commit(q0=6).lost == {}
 
 
+ASKED = [groupwire.Reset(7, "g", {0: 4}, patience_ms=100), groupwire.DeleteGroup(7, "idle")]
+
+
+def _full_rig() -> tuple[FaultPlan, Rig]:
+    """With a group that nobody is at work for."""
+    plan = FaultPlan()
+    rig = Rig(plan, orders=1)
+    rig.fill(0, 10)
+    idle = rig.attach()
+    idle.join(group="idle")
+    idle.die()
+    return plan, rig
+
+
+@mends("S179")
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_an_operator_asks_on_a_full_disk_is_refused_by_name(
+    asked: groupwire.Reset | groupwire.DeleteGroup,
+) -> None:
+    """At once, and not begun: no member could hear that it is to give a queue back."""
+    plan, rig = _full_rig()
+    hand, operator = rig.attach(), rig.attach()
+    hand.join()
+    hand.commit(q0=3)
+    plan.faults = [FULL]
+    hand.say(groupwire.Commit(2, hand.leases, {0: 5}))
+    refused = only(operator.say(asked), groupwire.Refused)
+    assert (refused.serial, refused.error) == (7, "DiskFull")
+    assert "nothing was changed" in refused.text
+    rig.clock.advance(200_000_000)
+    rig.settle()
+    assert not rig.sessions.cut
+    plan.faults = []
+    rig.clock.advance(DISK_RETRY_NS)
+    rig.settle()
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 5
+    assert "idle" in rig.agent.ledger.groups
+    assert hand.revoked == set()
+    assert not any(isinstance(said, groupwire.Refused) for said in operator.say(asked))
+
+
+@mends("S179")
+def test_a_reset_that_waits_as_the_disk_gets_full_is_given_up() -> None:
+    """Its member is not ended, and its queue is not kept from others."""
+    plan, rig = _full_rig()
+    hand, other, operator = rig.attach(), rig.attach(), rig.attach()
+    hand.join()
+    assert operator.say(ASKED[0]) == []
+    plan.faults = [FULL]
+    other.join(group="other")
+    assert only(operator.listen(), groupwire.Refused).error == "DiskFull"
+    rig.clock.advance(200_000_000)
+    rig.settle()
+    assert not rig.sessions.cut
+    plan.faults = []
+    rig.clock.advance(DISK_RETRY_NS)
+    rig.settle()
+    hand.listen()
+    hand.release_revoked()
+    assert hand.granted[0].offset == 0
+
+
+@mends("S179")
+@pytest.mark.parametrize("asked", [groupwire.Reset(7, "idle", {0: 4}), ASKED[1]])
+def test_what_meets_a_full_disk_is_told_so_and_done_once_there_is_room(
+    asked: groupwire.Reset | groupwire.DeleteGroup,
+) -> None:
+    """Nobody had seen before that it is full."""
+    plan, rig = _full_rig()
+    operator = rig.attach()
+    plan.faults = [FULL]
+    refused = only(operator.say(asked), groupwire.Refused)
+    assert (refused.serial, refused.error) == (7, "DiskFull")
+    plan.faults = []
+    rig.clock.advance(DISK_RETRY_NS)
+    rig.settle()
+    assert operator.listen() == []
+    again = ledger_module.open_ledger(SimStorage(rig.disk), rig.board.epoch)
+    if isinstance(asked, groupwire.Reset):
+        assert again.group("idle").queue(("orders", 0)).committed == 4
+    else:
+        assert "idle" not in again.groups
+
+
 def test_groups_starts_and_stops_on_a_full_disk() -> None:
     """What was not stored was promised to nobody; the ledger is as it was."""
     plan = FaultPlan()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from gantrymq.shm.storage import (
 )
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 KIB = 1 << 10
 SIZE = 256 * KIB  # as large as files of the simulated disk get
@@ -77,6 +79,26 @@ def test_blocks_that_were_only_allocated_are_not_read(tmp_path: Path) -> None:
     file.close()
 
 
+@mends("S177")
+@pytest.mark.parametrize("spare", [0, 1, 4095])
+def test_a_still_view_is_the_file_and_takes_no_room_for_holes(spare: int, seed: int) -> None:
+    """On a tmpfs a look at a hole through a map takes a page, or is SIGBUS where none is left."""
+    dice = random.Random(seed)
+    size = 64 * SIZE + spare
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gantrymq-test-holes-") as folder:
+        file = PosixStorage(folder).create("sparse")
+        file.truncate(size)
+        for count in (1, 5 * KIB, 9 * SIZE, 12 * SIZE):  # copied, and mapped
+            file.write_at(dice.randbytes(count), dice.randrange(size - count))
+        file.write_at(b"end", size - 3)
+        before = os.stat(f"{folder}/sparse").st_blocks
+        view = file.still_view()
+        assert view.tobytes() == read_file(PosixStorage(folder), "sparse")
+        assert not view.flags.writeable
+        assert os.stat(f"{folder}/sparse").st_blocks == before
+        file.close()
+
+
 def test_a_replaced_file_is_the_new_one_whole(storage: Storage) -> None:
     for data in (b"first, and longer", b"second", b""):
         replace_file(storage, "gantry/small", data)
@@ -90,6 +112,7 @@ LOOKS: dict[str, Callable[[PosixFile], object]] = {
     "extents": lambda file: file.extents(0, 1),
     "size": PosixFile.size,
     "view": PosixFile.view,
+    "still_view": PosixFile.still_view,
 }
 CHANGES: dict[str, Callable[[PosixFile], object]] = {
     "write_at": lambda file: file.write_at(b"x", 0),

@@ -22,7 +22,7 @@ from gantrymq.shm.board import Board
 from gantrymq.shm.clock import Clock
 from gantrymq.shm.codes import AgentState, Role
 from gantrymq.shm.controllane import BrokenLane
-from gantrymq.shm.errors import Incompatible, Rejected, Unavailable
+from gantrymq.shm.errors import DiskFull, Incompatible, Rejected, Unavailable
 from gantrymq.shm.packed import Misfit
 from gantrymq.shm.storage import Storage, is_failed_change
 from gantrymq.workers.agent import IDLE_NS, UNRUNG_NS, Bells
@@ -34,7 +34,7 @@ from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.membership import DONE_MAX, Membership, Move
 from gantrymq.workers.groups.missing import Ends, Missing
 from gantrymq.workers.groups.offsetfile import Exports, import_offsets
-from gantrymq.workers.groups.peer import Peer, Taken
+from gantrymq.workers.groups.peer import NOT_BEGUN, Peer, Taken
 from gantrymq.workers.groups.records import LiveReader
 from gantrymq.workers.groups.reports import LOOK_NS, Reports
 from gantrymq.workers.groups.resets import Resets
@@ -187,6 +187,7 @@ class Groups:
             self._sessions.note("error", "no_space_for_groups", bytes=self.ledger.waiting_bytes)
         if now_ns >= self._retry_ns:
             self._retry_ns = now_ns + DISK_RETRY_NS
+        self.resets.give_up(DiskFull.__name__, NOT_BEGUN)
         for peer in self._peers.values():
             peer.hold_back()
         return False
@@ -416,8 +417,10 @@ class Groups:
         peer.outbox.append(groupwire.Left(request.serial))
 
     def _operate(self, peer: Peer, request: groupwire.Reset | groupwire.DeleteGroup) -> None:
-        """What an operator asks for."""
-        if isinstance(request, groupwire.DeleteGroup):
+        """What an operator asks for; while the disk is full it is not begun."""
+        if self._retry_ns:
+            peer.outbox.append(groupwire.Refused(request.serial, DiskFull.__name__, NOT_BEGUN))
+        elif isinstance(request, groupwire.DeleteGroup):
             peer.outbox.append(self.removal.delete(request))
         elif self.resets.count_of(peer.session.session) >= RESETS_MAX:
             text = f"{RESETS_MAX} resets of this session are going on: wait for their answers"

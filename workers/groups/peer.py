@@ -17,6 +17,10 @@ DISK_FULL = (
     "the disk of the store is full: offsets and shares are not stored; they are as soon as there is"
     " room, if the broker lives until then"
 )
+#: Of what an operator asks for meanwhile: it is not begun.
+NOT_BEGUN = "the disk of the store is full, and nothing was changed: make room, and ask again"
+#: Answers that say that something is stored.
+_SAY_STORED = (groupwire.Committed, groupwire.Joined, groupwire.WasReset, groupwire.GroupDeleted)
 #: Notices that say nothing of what is stored.
 _TRUE_ANYHOW = (groupwire.Refused, groupwire.Left)
 _WORD_MAX = (1 << 64) - 1
@@ -158,7 +162,7 @@ class Peer:
         told: list[groupwire.AnyNotice] = []
         kept: list[groupwire.AnyNotice] = []
         for notice in self.outbox:
-            if isinstance(notice, groupwire.Committed | groupwire.Joined) and notice.serial:
+            if isinstance(notice, _SAY_STORED) and notice.serial:
                 told.append(groupwire.Refused(notice.serial, "DiskFull", DISK_FULL))
             else:
                 (told if isinstance(notice, _TRUE_ANYHOW) else kept).append(notice)

@@ -109,10 +109,20 @@ class Resets:
 
     def forget(self, session: int) -> None:
         """A session is over: what it has asked and nobody has begun ends with it."""
-        waiting = [reset for reset in self._open if not reset.before]
-        for reset in [reset for reset in waiting if reset.session == session]:
+        for reset in [reset for reset in self._waiting() if reset.session == session]:
             self._open.remove(reset)
             self._unblock(reset)
+
+    def give_up(self, error: str, text: str) -> None:
+        """What waits for its queues is refused, since nobody could be told of it in time."""
+        for reset in self._waiting():
+            self._open.remove(reset)
+            self._unblock(reset)
+            self._tell(reset.session, groupwire.Refused(reset.request.serial, error, text))
+
+    def _waiting(self) -> list[_Reset]:
+        """Those that nobody has begun."""
+        return [reset for reset in self._open if not reset.before]
 
     def _unblock(self, reset: _Reset) -> None:
         """Its queues may be anybody's again."""

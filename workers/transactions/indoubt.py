@@ -21,7 +21,7 @@ from gantrymq.shm.errors import Rejected
 from gantrymq.shm.lognames import DIRECTORY, segment_name
 from gantrymq.shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from gantrymq.shm.queuenames import queue_directory
-from gantrymq.shm.storage import map_file
+from gantrymq.shm.storage import map_file, map_still
 from gantrymq.shm.transactionwire import ROLLBACK
 from gantrymq.workers.logviews import UNIT, LogRecords
 from gantrymq.workers.scheduler.othersettled import OtherSettled
@@ -105,6 +105,7 @@ class _Files(LogRecords):
         self._storage, self._board = storage, board
         self._bases = [int(name) for name in storage.list(DIRECTORY) if name.isdecimal()]
         self._views: dict[int, NDArray[np.uint8]] = {}
+        self._show = map_still if board is None else map_file  # a broker writes on
 
     @property
     def low(self) -> int:
@@ -118,7 +119,7 @@ class _Files(LogRecords):
             raise FileNotFoundError(position)
         base = self._bases[at]
         if base not in self._views:
-            self._views[base] = map_file(self._storage, segment_name(base))
+            self._views[base] = self._show(self._storage, segment_name(base))
         return base, self._views[base]
 
     def places(self, topic: str, start: int) -> NDArray[np.void]:
@@ -127,7 +128,7 @@ class _Files(LogRecords):
         found = [np.zeros(0, PLACE)]
         for name in self._storage.list(folder):
             first = int(name) // UNIT.itemsize
-            units = map_file(self._storage, f"{folder}/{name}").view(UNIT)
+            units = map_still(self._storage, f"{folder}/{name}").view(UNIT)
             units = units[max(0, start - first) :]
             rows = np.zeros(len(units), PLACE)
             rows["offset"] = np.arange(len(units)) + max(start, first)
