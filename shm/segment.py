@@ -154,9 +154,15 @@ def open_log(
 
 
 def open_files(
-    storage: Storage, directory: str, foreign: Callable[[str], None] | None = None
+    storage: Storage,
+    directory: str,
+    foreign: Callable[[str], None] | None = None,
+    *,
+    live: bool = False,
 ) -> list[tuple[int, NDArray[np.uint8]]]:
-    """First positions and read-only maps of the files of one directory, oldest first (SF-9).
+    """First positions and read-only views of the files of one directory, oldest first (SF-9).
+
+    `live` ones show what is written later, too: for who learns afterwards how far a broker is.
 
     Sub-directories are skipped, an empty last file does not count (SF-11). A file
     whose name is no position is passed over if `foreign`, called with its path, returns; without
@@ -178,7 +184,7 @@ def open_files(
             require_ours(error)
             continue  # a broker has removed it since it was listed
         try:
-            found.append((int(name), file.still_view()))
+            found.append((int(name), file.view() if live else file.still_view()))
         finally:
             file.close()
     if found and len(found[-1][1]) == 0:

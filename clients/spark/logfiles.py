@@ -41,7 +41,8 @@ def used_segments(storage: PosixStorage, options: ReadOptions) -> tuple[list[Seg
 
     for looks in range(_LOOKS_MAX, 0, -1):
         try:
-            used = [Segment(*file) for file in open_files(storage, COMMIT_LOG, foreign)]
+            files = open_files(storage, COMMIT_LOG, foreign, live=True)
+            used = [Segment(*file) for file in files]
             break
         except FileNotFoundError:  # retention has just moved it away
             if looks == 1:

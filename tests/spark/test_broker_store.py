@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from gantrymq import Broker, Producer
-from gantrymq.shm import sidecar
+from gantrymq.clients.spark import planning
+from gantrymq.clients.spark.logfiles import used_segments
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.shm import sidecar, storage
 from tests.support.spark_rows import everything, rows_of, sealed_rows
 
 if TYPE_CHECKING:
@@ -60,3 +63,27 @@ def test_spark_reads_what_was_sent(store: Path, spark: SparkSession) -> None:
         options = {"store": str(store), "includeActive": active}
         data = spark.read.format("gantrymq").options(**options).load()
         assert sorted(row[0] for row in data.select("physical_offset").collect()) == places
+
+
+def test_what_is_sent_amid_a_look_is_no_damage(
+    unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker writes on between the look at the segments and that at what is durable."""
+    monkeypatch.setattr(storage, "_MAPPED_MIN", 1 << 40)  # a look that is not live is a copy
+
+    with Broker.temporary() as broker, Producer(home=broker.home) as producer:
+        bodies = [b"%d" % number for number in range(9)]
+        for body in bodies[:3]:
+            producer.send(unique_name, body, durability="durable")
+
+        def looked(*arguments: Any) -> Any:  # noqa: ANN401 - whatever it is given
+            found = used_segments(*arguments)
+            for body in bodies[3:]:
+                producer.send(unique_name, body, durability="durable")
+            return found
+
+        monkeypatch.setattr(planning, "used_segments", looked)
+        options = ReadOptions.parse({"store": f"{broker.home}/store", "topic": unique_name})
+        found = planning.survey(options, durable_only=True)
+        assert found.pieces[-1].open is not None
+        assert len(found.pieces[-1].open) == len(bodies) + 1
