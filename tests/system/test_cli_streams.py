@@ -88,13 +88,14 @@ def test_a_path_that_is_no_text_is_printed(tmp_path: Path) -> None:
     program = (
         "import gantrymq.cli, sys; sys.stdout.reconfigure(errors='strict')\ngantrymq.cli.main()"
     )
-    home = os.fsencode(tmp_path) + b"/a\xffz"
+    store = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xffz"))
+    (store / "commitlog").mkdir(parents=True)
     ran = subprocess.run(
-        [sys.executable, "-P", "-c", program, "serve", "--check", "--home", home],
+        [sys.executable, "-P", "-c", program, "store", "verify", store],
         capture_output=True, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (0, b"")
-    assert rb"a\udcffz are in order" in ran.stdout
+    assert rb"a\udcffz (stopped" in ran.stdout
 
 
 #: Runs the command line; the import of the first argument is where Ctrl-C comes.

@@ -140,7 +140,7 @@ def test_the_command_names_what_is_wrong(broker: Broker) -> None:
     home = ("--home", broker.home)
     for wrong, said in [
         (("nobody", "--key", "k"), "there is no topic nobody"),
-        (("orders", "--key", os.fsdecode(b"\xff")), "no Unicode text"),
+        (("orders", "--key", os.fsdecode(b"\xff")), "'\\udcff' is no text in UTF-8"),
         (("orders", "--begin", "2026-01-02", "--end", "2026-01-01"), "swap them"),
         (("orders", "--end", "soon"), "'soon' is no time"),
     ]:
