@@ -104,6 +104,8 @@ class Failure(NamedTuple):
     chunk: Chunk
     keep: bool  # ordered: the message stays in its place and comes again
     attempt: int = 0  # which delivery it was, from 1 on; 0: not known
+    topic: str = ""  # the message's own, and its id, for the log; empty of a damaged one
+    name: str = ""
 
 
 class Pace:

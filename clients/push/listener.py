@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gantrymq.clients.message import Message, ReceivedMessage
+from gantrymq.clients.message import ReceivedMessage
 from gantrymq.clients.push.chunks import Chunk, Failure
 from gantrymq.clients.push.consumeresult import ConsumeResult, begin_listening, take_delay
 from gantrymq.clients.push.handoff import Handoff
@@ -127,7 +127,7 @@ class ListenerThread(threading.Thread):
         return why
 
     def _judge(
-        self, chunk: Chunk, row: int, message: Message | None, dead: bool, why: str
+        self, chunk: Chunk, row: int, message: ReceivedMessage | None, dead: bool, why: str
     ) -> Failure | None:
         """What becomes of a failed message; None: nothing, it is done with."""
         run, rules = chunk.run, self._rules
@@ -138,16 +138,18 @@ class ListenerThread(threading.Thread):
         if rules.drop_failed:
             log.error("message %d of %s is dropped: %s", offset, run.window.queue, why)
             return None
+        topic = name = ""
         if message is not None:
-            attempt = message.delivery_attempt or 1
+            attempt, topic, name = message.delivery_attempt, message.topic, message.message_id
         else:
             attempt = int(run.batch.delivery_attempts[row]) + run.window.failures.get(offset, 0)
         if dead or (rules.orderly and attempt >= rules.max_attempts):
             delay = DEAD_LETTER
         keep = rules.orderly and delay != DEAD_LETTER
         return Failure(
-            run.window, run.low(row), offset, delay, why[:WHY_CHARACTERS], chunk, keep, attempt
-        )
+            run.window, run.low(row), offset, delay, why[:WHY_CHARACTERS], chunk, keep, attempt,
+            topic, name,
+        )  # fmt: skip
 
 
 class _ExhaustedError(Exception):

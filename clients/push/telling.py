@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.shm.errors import ConsumerFailed, Corrupt, told_by
+from gantrymq.shm.errors import ConsumerFailed, told_by
 from gantrymq.shm.properties import DLQ_PREFIX
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def log_sent_back(group: str, failures: list[Failure], dead: dict[int, bool]) ->
     lost: dict[tuple[str, int, int, str], list[tuple[str, int]]] = {}
     for failure in failures:
         if dead[failure.offset]:
-            topic, name, attempts = _details(failure)
-            kind = (topic, failure.window.queue.queue_id, attempts, failure.why)
+            queue, name = failure.window.queue, failure.name or str(failure.offset)
+            kind = (failure.topic or queue.topic, queue.queue_id, failure.attempt, failure.why)
             lost.setdefault(kind, []).append((name, failure.offset))
         else:
             what = (failure.window.queue, failure.offset, "to be tried again", failure.why)
@@ -91,17 +91,6 @@ def log_sent_back(group: str, failures: list[Failure], dead: dict[int, bool]) ->
     for kind, messages in lost.items():
         for start in range(0, len(messages), TOGETHER_MAX):
             _log_dead(group, kind, messages[start : start + TOGETHER_MAX])
-
-
-def _details(failure: Failure) -> tuple[str, str, int]:
-    """Topic, name and deliveries of a failed message."""
-    run = failure.chunk.run
-    try:
-        message = run.batch[run.offsets.index(failure.offset, run.first)]
-    except Corrupt:  # which is why
-        return failure.window.queue.topic, str(failure.offset), failure.attempt
-    attempts = failure.attempt or message.delivery_attempt
-    return message.topic, message.message_id, attempts
 
 
 def _log_dead(group: str, kind: tuple[str, int, int, str], messages: list[tuple[str, int]]) -> None:

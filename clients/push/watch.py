@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple
 
-from gantrymq.clients.push.chunks import Chunk, Failure
+from gantrymq.clients.push.chunks import Chunk, Failure, Run
 from gantrymq.clients.push.handoff import Handoff
+from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.groupwire import LADDER
 
 log = logging.getLogger("gantrymq")
@@ -66,7 +67,15 @@ class Watch:
                 return
             if send_back:
                 chunk.failed.append(row)
-                handoff.note(
-                    Failure(run.window, run.low(row), run.offsets[row], LADDER, why, chunk, False)
-                )
+                low, offset, told = run.low(row), run.offsets[row], _told_of(run, row)
+                handoff.note(Failure(run.window, low, offset, LADDER, why, chunk, False, *told))
             handoff.pass_over(chunk, sent_back=send_back)
+
+
+def _told_of(run: Run, row: int) -> tuple[int, str, str]:
+    """Which delivery of a message it is, its topic and its id."""
+    try:
+        message = run.batch[row]
+    except Corrupt:
+        return 0, "", ""
+    return message.delivery_attempt, message.topic, message.message_id

@@ -13,7 +13,8 @@ from gantrymq.clients.push.watch import RELIEF_NS, Limits, Watch
 from gantrymq.clients.push.window import Window
 from tests.support.trials import mends
 
-NO_BATCH = cast("Any", SimpleNamespace())
+#: Messages are looked at for their names only.
+BATCH = cast("Any", [SimpleNamespace(delivery_attempt=1, topic="t", message_id="")] * 100)
 
 
 class Queue:
@@ -25,7 +26,7 @@ class Queue:
         assigned = Assigned(queue_id, MessageQueue("t", queue_id), 1, 0)
         self.window = Window(assigned, evicted=self.evicted)
         start = self.window.cover(rows - 1)
-        self.run = Run(NO_BATCH, list(range(rows)), self.window, 0, start)
+        self.run = Run(BATCH, list(range(rows)), self.window, 0, start)
 
     def put(self, *rows: int, **kind: bool) -> Chunk:
         chunk = Chunk(self.run, rows, **kind)
