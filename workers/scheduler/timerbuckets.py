@@ -413,6 +413,22 @@ class TimerBuckets:
                 left = most
         return np.zeros(0, ENTRY)
 
+    def times_of(self, positions: NDArray[np.int64]) -> dict[int, int]:
+        """When records are due by buckets that are not opened; those that are in one. For a start.
+
+        Raises OSError.
+        """
+        found: dict[int, int] = {}
+        for name in self.unopened():
+            if len(found) == len(positions):
+                break
+            size = self._file(name)[1]
+            for at in range(0, size, CHUNK * ENTRY.itemsize):
+                entries = self._read(name, at, min(size, at + CHUNK * ENTRY.itemsize))
+                hits = entries[np.isin(entries["position"], positions)]
+                found.update(zip(hits["position"].tolist(), hits["ms"].tolist(), strict=True))
+        return found
+
     def _stored(self, name: str, at: int, end: int) -> Entries:
         """What lies between two bytes, which was there; zeroes, and told of, if it is not now."""
         stored = np.zeros((end - at) // ENTRY.itemsize, ENTRY)

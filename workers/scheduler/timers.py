@@ -120,7 +120,28 @@ class Timers:
         That is from log position `scanned` on. `others` is what another broker has settled.
         """
         self._done, self._others, self._scanned = done, others, scanned
-        self._uncounted = self._units.among(done)
+        self._uncounted = self._as_filed(self._units.among(done))
+
+    def _as_filed(self, entries: Entries) -> Entries:
+        """Delays with the times of their buckets: another boot's, or by what a life before knew.
+
+        They count as done there once that time has come, whatever this life makes of them. What a
+        file does not tell now is not counted by this life.
+        """
+        rows = np.flatnonzero(
+            (entries["size"] & AFTER_BIT != 0) & (entries["position"] <= self.last_position)
+        )
+        if not len(rows):
+            return entries
+        positions = entries["position"][rows].astype(np.int64)
+        try:
+            filed = self.buckets.times_of(positions)
+        except OSError:
+            entries["ms"][rows] = NEVER
+            return entries
+        known = np.array([filed.get(position, 0) for position in positions.tolist()], np.int64)
+        entries["ms"][rows] = np.where(known > 0, known, entries["ms"][rows])
+        return entries
 
     def find_queue(self) -> None:
         """Follow the board: the queue may be there by now."""
