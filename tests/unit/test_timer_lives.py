@@ -52,3 +52,23 @@ def test_each_timer_comes_once_whatever_each_life_thinks_of_its_time(
     life.run_for(LONGEST_MS)
     assert sorted(origins(life.delivered())) == sorted(parked)
     life.stop()
+
+
+@mends("S182")
+def test_what_was_delivered_before_a_boot_that_knows_an_earlier_time(tmp_path: Path) -> None:
+    """Its bucket's time has not come again when the next note is written, and a life begins."""
+    clock = SimClock()
+    life = Life(tmp_path, clock)
+    parked = life.park(after_message(life, 9_000))
+    clock.step_wall(40_000)
+    life.run_for(8_000)  # the first note is of its first second, the next comes behind the delivery
+    while not life.delivered():
+        life.run_for(1)
+    clock.step_wall(-3_000)
+    life = Life(tmp_path, clock, boot=bytes(15) + b"1")
+    life.park(after_message(life, 60_000))  # there is something to note
+    life.run_for(1_500)
+    life.kill(Role.SCHEDULER)
+    life.run_for(5_000)
+    assert origins(life.delivered()) == parked
+    life.stop()
