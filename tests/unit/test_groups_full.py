@@ -65,6 +65,16 @@ def _full_rig() -> tuple[FaultPlan, Rig]:
     return plan, rig
 
 
+def _wait_and_make_room(plan: FaultPlan, rig: Rig) -> None:
+    """Nobody is ended meanwhile."""
+    rig.clock.advance(200_000_000)
+    rig.settle()
+    assert not rig.sessions.cut
+    plan.faults = []
+    rig.clock.advance(DISK_RETRY_NS)
+    rig.settle()
+
+
 @mends("S179")
 @pytest.mark.parametrize("asked", ASKED)
 def test_what_an_operator_asks_on_a_full_disk_is_refused_by_name(
@@ -80,12 +90,7 @@ def test_what_an_operator_asks_on_a_full_disk_is_refused_by_name(
     refused = only(operator.say(asked), groupwire.Refused)
     assert (refused.serial, refused.error) == (7, "DiskFull")
     assert "nothing was changed" in refused.text
-    rig.clock.advance(200_000_000)
-    rig.settle()
-    assert not rig.sessions.cut
-    plan.faults = []
-    rig.clock.advance(DISK_RETRY_NS)
-    rig.settle()
+    _wait_and_make_room(plan, rig)
     assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 5
     assert "idle" in rig.agent.ledger.groups
     assert hand.revoked == set()
@@ -102,12 +107,7 @@ def test_a_reset_that_waits_as_the_disk_gets_full_is_given_up() -> None:
     plan.faults = [FULL]
     other.join(group="other")
     assert only(operator.listen(), groupwire.Refused).error == "DiskFull"
-    rig.clock.advance(200_000_000)
-    rig.settle()
-    assert not rig.sessions.cut
-    plan.faults = []
-    rig.clock.advance(DISK_RETRY_NS)
-    rig.settle()
+    _wait_and_make_room(plan, rig)
     hand.listen()
     hand.release_revoked()
     assert hand.granted[0].offset == 0
