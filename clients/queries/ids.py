@@ -38,6 +38,8 @@ def find_message(
     missed: GantryError
     try:
         found = StoreReader(view.storage).record(position_of(text))
+        if not view.shows(found):
+            raise Rejected(f"{text} is not durable yet, as its topic wants it: ask again")
         if is_position(text) or found.offset_message_id == text.upper():
             return _first(found)
         missed = Rejected(f"the record at its position has the id {found.offset_message_id}")

@@ -93,8 +93,8 @@ class Search:
                 continue  # a key twice in one message
             self._last = position
             record = self._reader.named(position)
-            if record is None:
-                continue  # expired
+            if record is None or not self._view.shows(record):
+                continue  # expired, or not durable yet
             if self._wanted.has_time(record.store_timestamp):
                 if self._wanted.matches(record):
                     return record

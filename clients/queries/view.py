@@ -20,6 +20,7 @@ from gantrymq.clients.queries.inner import batch_offsets
 from gantrymq.clients.running import board_name, find_board
 from gantrymq.shm import configfile, layout, wire
 from gantrymq.shm.board import NOBODYS
+from gantrymq.shm.codes import Level
 from gantrymq.shm.errors import BrokerGone, Corrupt, TopicNotFound
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.indexnote import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gantrymq.shm.board import Board, TopicSlot
+    from gantrymq.shm.record import Record
     from gantrymq.shm.storage import Storage
 
 _TOPICS: Final = "config/topics.json"
@@ -108,6 +110,9 @@ class StoreView(Protocol):
 
     def spans(self, topic: str) -> list[Span]:
         """The topic's queues. Raises TopicNotFound."""
+
+    def shows(self, record: Record) -> bool:
+        """Whether a record is there for good, as far as its topic's level asks for that."""
 
 
 def look(home: Path, shape: Shape | None = None) -> StoreView:
@@ -258,6 +263,14 @@ class RunningStore:
                 self._topics = state, names
         return names
 
+    def shows(self, record: Record) -> bool:
+        """No record of a durable topic before the log is durable behind it, as for consumers."""
+        end = record.physical_offset + record.total_size
+        if self.board.word(layout.BOARD_DURABLE) >= end:
+            return True
+        topic = self.board.topic_named(record.topic)
+        return topic is None or topic.level != Level.DURABLE
+
     def spans(self, topic: str) -> list[Span]:
         """As on the board. Raises TopicNotFound, of a deleted one too."""
         found = self.board.topic_named(topic)
@@ -315,6 +328,11 @@ class StoppedStore:
     def reader(self) -> StoreReader:
         """Reads its records."""
         return StoreReader(self.storage)
+
+    def shows(self, record: Record) -> bool:
+        """What is left of a store that nobody writes is there for good."""
+        del record
+        return True
 
     @cached_property
     def cq_bytes(self) -> int:

@@ -104,7 +104,10 @@ class Life:
         sizes: dict[str, object] | None = None,
         topics: Sequence[str] = ("later",),
         boot: bytes = bytes(16),
+        *,
+        level: str = "written",
     ) -> None:
+        """`level` is the durability of its `topics`."""
         self.clock = clock
         self.storage = PosixStorage(str(directory))
         self.settings: Settings = load(given={**SIZES, **(sizes or {})}, environment={}).settings
@@ -118,7 +121,7 @@ class Life:
         self.metadata.publish(self.board, found)
         epoch.mark_running(self.storage, epoch.Life(1, boot.hex()), found.appended)
         for name in topics:
-            self.metadata.create(name, 2, "written")
+            self.metadata.create(name, 2, level)
         self.slots = {topic.name: topic.slot for topic in self.board.topics()}
         self.bells = Bells.each(SimBell)
         self.own = [self._own_session(role) for role in agents.SENDERS]

@@ -22,10 +22,12 @@ from gantrymq.clients.logfiles import LogFiles
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.queries.bytime import Boundary, offset_at
 from gantrymq.clients.queries.found import Found
+from gantrymq.clients.queries.ids import find_message
 from gantrymq.clients.queries.moments import parse_moment
 from gantrymq.clients.queries.request import Request
 from gantrymq.clients.queries.view import RunningStore, StoppedStore, StoreView
 from gantrymq.shm import layout
+from gantrymq.shm.codes import Level
 from gantrymq.shm.errors import Corrupt, Rejected, TopicNotFound
 from gantrymq.shm.indexnote import Shape, read_note, save_note
 from gantrymq.shm.properties import index_hash
@@ -511,3 +513,33 @@ def test_a_page_with_a_damaged_message_loses_no_other(tmp_path: Path, seed: int)
     found = [message.position for page in iter(lambda: answer.page(5), []) for message in page]
     assert found == wanted[3:]
     place.indexing.stop()
+
+
+@mends("S184")
+def test_nothing_is_found_before_it_is_durable_where_its_topic_wants_that(
+    tmp_path: Path, seed: int
+) -> None:
+    """P4, by whatever way: key, id and place; what is written counts in the other topics."""
+    dice = random.Random(seed)
+    place = Place(tmp_path, dice)
+    place.index_up_to(dice.choice(place.records).physical_offset)
+    board = place.indexing.board
+    safe = TOPICS[0]
+    board.set_half(board.topic_at(0) + layout.TOPIC_LEVEL, Level.DURABLE)
+    request = frequent(place)
+    for topic in TOPICS:
+        request = replace(request, topic=topic)
+        positions = place.wanted(request)
+        ends = {r.physical_offset: r.physical_offset + r.total_size for r in place.records}
+        for durable in (0, place.end, *(ends[position] for position in positions[::3])):
+            board.set_word(layout.BOARD_DURABLE, durable)
+            shown = [at for at in positions if topic != safe or ends[at] <= durable]
+            assert place.found(request) == shown
+            for at in positions:
+                record = next(r for r in place.records if r.physical_offset == at)
+                for text in (str(at), record.offset_message_id):
+                    if at in shown:
+                        assert find_message(place.view, text).physical_offset == at
+                    else:
+                        with pytest.raises(Rejected, match=r"not durable yet|no message"):
+                            find_message(place.view, text)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gantrymq.shm import schedulerwire
+from gantrymq.shm import layout, schedulerwire
 from gantrymq.shm.arena import plan_arena
 from gantrymq.shm.codes import Role
 from gantrymq.shm.controllane import ControlLane, End
@@ -284,4 +284,35 @@ def test_while_the_index_is_behind_nothing_is_called_unknown(
         unknown = handle_of(at_message(life.clock.wall_ms() + 31_000, key=KEY))
         assert asker.recall(unknown) == schedulerwire.INDEX_BEHIND
     assert asker.recall(unknown) == schedulerwire.UNKNOWN_HANDLE
+    life.stop()
+
+
+@mends("S183")
+def test_a_copy_is_called_delivered_once_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: one that goes up while it is looked for is not sure as soon as the index has it.
+
+    The wall was set ahead: it waits in another bucket than its handle says, out of sight there.
+    """
+    life = Life(tmp_path, SimClock(), {"message_index_enable": True}, level="durable")
+    life.settle()
+    life.clock.step_wall(7_200_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(Indexer, "do_work", lambda _self, _now_ns: 0)
+        life.agents.pop(Role.SCHEDULER)
+        message = after_message(life, 20)
+        [position] = life.park(message)
+        while life.board.word(layout.BOARD_DURABLE) < life.board.word(layout.BOARD_APPENDED):
+            life.run_for(1)
+        flusher = life.agents.pop(Role.FLUSHER)
+        asker = Asker(life)
+        life.start(Role.SCHEDULER)
+        asker.ask(handle_of(message))
+        life.run_for(50)
+    life.run_for(2_000)
+    assert origins(life.delivered()) == [position]
+    assert asker.lane.take() is None
+    life.agents[Role.FLUSHER] = flusher
+    assert asker.answer() == ALREADY_DELIVERED
     life.stop()

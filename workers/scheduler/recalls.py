@@ -88,7 +88,8 @@ class _Asked:
     handle: schedulerwire.Handle
     until: int  # units of the queue that have to be read before it is unknown
     target: int = -1
-    end: int = -1  # of the recall record, once it is in the log
+    end: int = -1  # what it is told counts once the log is sure up to here
+    found: str = ""  # what is known of one that is not recalled, but may not be sure yet
     #: What it has to wait for, if it does not wait itself: copies put, where the log ended, until
     #: when for the index, and when to look there again.
     put_seq: int = -1
@@ -241,6 +242,8 @@ class RecallDesk:
 
     def _look_for(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         handle = asked.handle
+        if asked.found:
+            return self._make_sure(asked, now_ns)
         if self._is_too_early(asked):
             return self._refuse_without_room(asked, now_ns)
         if handle in self._cancelled:
@@ -330,7 +333,7 @@ class RecallDesk:
         return self._close(asked, "", Status.DISK_FULL.name)
 
     def _has_landed(self, asked: _Asked, now_ns: int) -> bool:
-        """Whether all that had gone up is in the log, as sure as its topic is."""
+        """Whether all that had gone up is in the log."""
         if asked.appended < 0:
             if asked.put_seq < 0:
                 asked.put_seq = self._delivery.put_seq
@@ -338,7 +341,19 @@ class RecallDesk:
                 return False
             asked.appended = self._board.word(layout.BOARD_APPENDED)
             asked.patience_ns = now_ns + INDEX_PATIENCE_NS
-        return self._is_sure(asked.handle.topic, asked.appended)
+        return True
+
+    def _decide(self, asked: _Asked, found: str) -> int:
+        """It is not recalled; what was found may have gone up while it was looked for."""
+        asked.found, asked.put_seq, asked.appended = found, -1, -1
+        return 1
+
+    def _make_sure(self, asked: _Asked, now_ns: int) -> int:
+        """Wait until all that has gone up is in the log, then for that to count in its topic."""
+        if not self._has_landed(asked, now_ns):
+            return self._refuse_without_room(asked, now_ns)
+        asked.end = asked.appended
+        return 1
 
     def _look_back(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         if now_ns < asked.again_ns or self._traces <= 0:
@@ -353,13 +368,13 @@ class RecallDesk:
         if isinstance(outcome, tuple):
             return self._recall(asked, *outcome)
         if outcome is not None:
-            return self._close(asked, outcome)
+            return self._decide(asked, outcome)
         asked.again_ns = now_ns + TRACE_AGAIN_NS
         if self._trace.has_index:  # it tells, once it is up to date
             behind = schedulerwire.INDEX_BEHIND
             return self._close(asked, "", behind) if now_ns >= asked.patience_ns else 0
         late = asked.handle.due_ms <= now_ms
-        return self._close(asked, ALREADY_DELIVERED if late else UNKNOWN_HANDLE)
+        return self._decide(asked, ALREADY_DELIVERED if late else UNKNOWN_HANDLE)
 
     def _follow(self, asked: _Asked) -> Generator[None, None, tuple[int, int] | str | None]:
         """What became of a message, or position and ms of a timer that still waits; in steps."""
@@ -408,7 +423,7 @@ class RecallDesk:
 
     def _answer_when_sure(self, asked: _Asked) -> int:
         sure = self._is_sure(asked.handle.topic, asked.end)
-        return self._close(asked, CANCELLED) if sure else 0
+        return self._close(asked, asked.found or CANCELLED) if sure else 0
 
     def _is_sure(self, name: str, end: int) -> bool:
         """Whether what is below a position of the log counts in a topic of that name."""
