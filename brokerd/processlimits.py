@@ -19,15 +19,20 @@ def too_small_for(settings: Settings) -> str:
 
     By the hard limit: a start raises the other one to that.
     """
-    limit, largest = resource.getrlimit(resource.RLIMIT_FSIZE)[1], settings.largest_file_bytes
-    if limit == resource.RLIM_INFINITY or limit >= largest:
+    largest = settings.largest_file_bytes
+    if _allows(resource.RLIMIT_FSIZE, largest):
         return ""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     return f"RLIMIT_FSIZE {limit}, the largest file of a store has {largest} bytes"
 
 
 def has_descriptors(needed: int) -> bool:
     """Whether RLIMIT_NOFILE allows so many; the hard limit, as above."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return _allows(resource.RLIMIT_NOFILE, needed)
+
+
+def _allows(kind: int, needed: int) -> bool:
+    limit = resource.getrlimit(kind)[1]
     return limit == resource.RLIM_INFINITY or limit >= needed
 
 

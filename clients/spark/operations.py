@@ -45,7 +45,7 @@ _KIND: Final = f"""
 _ABOUT: Final = """
     CASE WHEN kind = 'message' THEN topic
         WHEN kind IN ('retry', 'dead letter')
-            THEN coalesce(properties['RETRY_TOPIC'], properties['DLQ_ORIGIN_TOPIC'], topic)
+            THEN coalesce(properties['DLQ_ORIGIN_TOPIC'], properties['RETRY_TOPIC'], topic)
         ELSE coalesce(properties['REAL_TOPIC'], topic) END"""
 #: `{{log}}` and `{{transactions}}` are filled in by Spark. A half is decided by the op record that
 #: names its offset, in the op queue of the same number (TX-21, TX-22).
