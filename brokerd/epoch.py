@@ -181,6 +181,8 @@ def _stored(storage: Storage) -> dict[str, Any]:
             version = int(content.get("version", VERSION))
         except (ValueError, TypeError) as error:
             raise _damaged(str(error)) from error
+        if lacking := lacking_sizes(content):
+            raise _damaged(f"does not say {lacking[0]}, as each store's does")
         if version > VERSION:
             raise Incompatible(
                 f"{STORE_FILE} is of version {content['version']}, this program knows {VERSION}:"
@@ -190,6 +192,11 @@ def _stored(storage: Storage) -> dict[str, Any]:
         return content
     found = {name: _length_below(storage, folder) for name, folder in SIZES.items()}
     return {name: length for name, length in found.items() if length}
+
+
+def lacking_sizes(content: Mapping[str, Any]) -> list[str]:
+    """Sizes that a `store.json` does not have: then it is another file under that name."""
+    return [name for name in SIZES if name not in content]
 
 
 def _damaged(why: str) -> Corrupt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.brokerd.epoch import EARLIER_LEVELS, LEVELS, USED
+from gantrymq.brokerd.epoch import EARLIER_LEVELS, LEVELS, USED, lacking_sizes
 from gantrymq.shm import jsonsum
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, read_config
 from gantrymq.shm.lineage import FIELD as LINEAGE
@@ -141,6 +141,9 @@ def store_file_is_sound(storage: Storage, path: str, report: Report) -> bool:
         return False
     content = read_object(storage, path, report)
     if content is None:
+        return False
+    if lacking := lacking_sizes(content):
+        report.add(path, 0, f"no {lacking[0]}", found=str(sorted(content)))
         return False
     earlier = content.pop(EARLIER_LEVELS, [])
     told = [content.pop(LEVELS, ""), *(earlier if isinstance(earlier, list) else [None])]

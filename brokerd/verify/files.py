@@ -12,18 +12,23 @@ from gantrymq.brokerd.ledgerend import version_of
 from gantrymq.brokerd.queuestarts import read_starts
 from gantrymq.brokerd.verify.config import ConfigCheck, read_object
 from gantrymq.brokerd.verify.ledger import LedgerCheck
-from gantrymq.shm import imported, layout
+from gantrymq.shm import imported, indexnote, layout
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.imported import read_imported
 from gantrymq.shm.indexnote import DIRECTORY as INDEX
-from gantrymq.shm.indexnote import NOTE_FILE, read_note, safe_time
+from gantrymq.shm.indexnote import NOTE_FILE as INDEX_FILE
+from gantrymq.shm.indexnote import safe_time
 from gantrymq.shm.storage import read_file
 from gantrymq.workers.groups import deadletternote
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE
+from gantrymq.workers.scheduler import note as schedulenote
 from gantrymq.workers.scheduler.note import FILE as SCHEDULE_FILE
+from gantrymq.workers.transactions import note as transactionnote
 from gantrymq.workers.transactions.note import FILE as TRANSACTIONS_FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gantrymq.brokerd.verify.queues import Queue
     from gantrymq.brokerd.verify.report import Report
     from gantrymq.brokerd.verify.scope import Scope
@@ -73,7 +78,6 @@ class FileCheck:
             self._check_progress()
             self._check_producers()
             self._check_reserve()
-            self._check_index_note()
             self._check_notes()
             self._check_imported()
             self._check_dead_letters()
@@ -140,7 +144,7 @@ class FileCheck:
             "master_flushed_offset": self._found.log_end,
             "confirm_phy_offset": 0,
         }
-        if not self._storage.exists(NOTE_FILE) or read_note(self._storage):
+        if not self._storage.exists(INDEX_FILE) or indexnote.read_note(self._storage):
             wanted["index_msg_timestamp"] = safe_time(self._storage)
         for name, value in wanted.items():
             if row[name] < value or (row[name] > value and name not in _TOLD_ABOVE):
@@ -240,20 +244,22 @@ class FileCheck:
                     PROGRESS_FILE, 0, f"wrong number of units in {name}", f"{left}", f"{right}"
                 )
 
-    def _check_index_note(self) -> None:
-        """`gantry/index.json`: there if there are index files, with its checksum, and a note."""
-        if not self._storage.list(INDEX) or self._lacks(NOTE_FILE):
-            return
-        content = read_object(self._storage, NOTE_FILE, self._report)
-        if content is not None and read_note(self._storage) is None:
-            self._report.add(NOTE_FILE, 0, "no note of index files", found=str(sorted(content)))
-
     def _check_notes(self) -> None:
-        """How far scheduler and txn-checker have come, where that was noted."""
-        for path in (SCHEDULE_FILE, TRANSACTIONS_FILE):
+        """Notes of agents: with their checksums, and each the note of that name.
+
+        That of the index is there if there are index files; of the others a store may lack any.
+        """
+        if self._storage.list(INDEX):
+            self._lacks(INDEX_FILE)
+        notes: tuple[tuple[str, Callable[[Storage], object | None]], ...] = (
+            (INDEX_FILE, indexnote.read_note),
+            (SCHEDULE_FILE, schedulenote.read_note),
+            (TRANSACTIONS_FILE, transactionnote.read_note),
+        )
+        for path, read in notes:
             content = read_object(self._storage, path, self._report)
-            if content is not None and "scanned" not in content:
-                self._report.add(path, 0, "scanned is missing", found=str(sorted(content)))
+            if content is not None and read(self._storage) is None:
+                self._report.add(path, 0, "no note of this name", found=str(sorted(content)))
 
     def _check_reserve(self) -> None:
         """`gantry/reserve`, if it is there: nothing but room."""

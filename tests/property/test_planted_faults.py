@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,19 @@ def is_named(fault: Fault, report: Report) -> bool:
     )
 
 
-@mends("S155")
-def test_another_note_in_the_place_of_the_index_s_is_named(store: Path) -> None:
-    """With a checksum that holds: nobody reads it as a note of index files."""
+@mends("S155", "S185")
+def test_any_other_file_of_its_folder_in_a_file_s_place_is_named(store: Path) -> None:
+    """With a checksum that holds: a note of one agent is none of another, whatever it is for."""
     planter = Planter(store, 1)
-    planter.write("gantry/index.json", planter.kept["gantry/schedule.json"])
-    found = [finding.path for finding in verify(store).findings]
-    planter.take_back()
-    assert "gantry/index.json" in found
+    for first, second in permutations(planter.contents(), 2):
+        in_one = Path(first).parts[0] == Path(second).parts[0]
+        is_backup = first.removesuffix(".bak") == second.removesuffix(".bak")
+        if not in_one or is_backup or planter.kept[first] == planter.kept[second]:
+            continue
+        planter.write(first, planter.kept[second])
+        found = {finding.path for finding in verify(store).findings}
+        planter.take_back()
+        assert first in found, f"{second} in the place of {first}"
 
 
 def test_nothing_is_found_where_nothing_is_wrong(store: Path) -> None:

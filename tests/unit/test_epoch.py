@@ -96,9 +96,11 @@ def test_starts_are_counted_in_the_epoch(store_dir: Path) -> None:
     assert json.loads((store_dir / "gantry" / "store.json").read_text())["starts"] == 2
 
 
-def test_a_damaged_store_json_is_named(store_dir: Path) -> None:
+@pytest.mark.parametrize("text", ["{", '{"orders": 4}'])
+def test_a_store_json_that_is_none_is_named(store_dir: Path, text: str) -> None:
+    """Damaged, or another file under its name."""
     (store_dir / "gantry").mkdir()
-    (store_dir / "gantry" / "store.json").write_text("{")
+    (store_dir / "gantry" / "store.json").write_text(text)
     with pytest.raises(Corrupt, match="delete it"):
         begin(store_dir)
 
