@@ -37,16 +37,15 @@ def find_message(
         raise no_topic(topic)
     missed: GantryError
     try:
-        found = StoreReader(view.storage).record(position_of(text))
-        if not view.shows(found):
-            raise Rejected(f"{text} is not durable yet, as its topic wants it: ask again")
-        if is_position(text) or found.offset_message_id == text.upper():
-            return _first(found)
-        missed = Rejected(f"the record at its position has the id {found.offset_message_id}")
+        named = StoreReader(view.storage).record(position_of(text))
     except (Rejected, Corrupt) as error:
         if is_position(text):
             raise
         missed = error
+    else:
+        if is_position(text) or named.offset_message_id == text.upper():
+            return _shown(view, named, text)
+        missed = Rejected(f"the record at its position has the id {named.offset_message_id}")
     check_key("message id", text)
     search = _Search(view, text, topics if topic is None else [topic], scan_bytes)
     newest = search.newest()
@@ -61,8 +60,10 @@ def find_message(
     raise Rejected(f"no message has the id {text}{where}{doubts}: {why}")
 
 
-def _first(record: Record) -> Record:
-    """A record's first message. Raises Rejected if it is a batch of none."""
+def _shown(view: StoreView, record: Record, text: str) -> Record:
+    """A record's first message. Raises Rejected if it is a batch of none, or is not shown yet."""
+    if not view.shows(record):
+        raise Rejected(f"{text} is not durable yet, as its topic wants it: ask again")
     found = parts(record)
     if not found:
         raise Rejected(f"the inner batch at {record.physical_offset} holds no message")

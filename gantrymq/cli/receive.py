@@ -22,7 +22,7 @@ HELP = """Receive messages of a topic, and commit them for the group.
 Example: gantrymq receive orders --group look --max 10
 Example: gantrymq receive orders --group audit --follow --json | jq .body
 A topic that is not there is made, as by a send. Without --follow it ends when nothing has come for
-a second (--wait).
+a second (--wait). Ctrl-C ends it, too: of the messages that it was printing then none is committed.
 Exit codes: 0 done; 2 an option is wrong; 69 no broker; 70 a record is damaged;
 74 standard output is closed, or takes no more: what it did not take is not committed.
 """
@@ -59,11 +59,11 @@ def receive(
     require_output()
     start = ConsumeFrom.LAST_OFFSET if from_end else ConsumeFrom.FIRST_OFFSET
     home = home_of(shared.home)
-    with PullConsumer(group, {topic: tags}, home=home, consume_from=start) as consumer:
-        try:
+    try:
+        with PullConsumer(group, {topic: tags}, home=home, consume_from=start) as consumer:
             _print_all(consumer, end, as_json=shared.as_json)
-        except KeyboardInterrupt:
-            consumer.commit()
+    except KeyboardInterrupt:
+        return  # what was handed out and is not committed, printed or not, comes again
 
 
 def _print_all(consumer: PullConsumer, end: End, *, as_json: bool) -> None:

@@ -55,7 +55,10 @@ def tail(
 def _records(
     home: Path, board: Board, topic: TopicSlot, wanted: tuple[int, bool]
 ) -> Iterator[Record]:
-    """In the order of storing, as far as one look shows several."""
+    """In the order of storing, as far as one look shows several.
+
+    Without following they end where the queues ended at the first look, however many come.
+    """
     from gantrymq.clients.running import require_board
     from gantrymq.shm.storage import PosixStorage
     from gantrymq.shm.storereader import StoreReader
@@ -63,16 +66,18 @@ def _records(
     reader = StoreReader(PosixStorage(str(store_of(home))))
     count, follow = wanted
     slots = range(topic.queue_base, topic.queue_base + topic.queue_count)
-    at = {slot: max(board.queue(slot)["max_offset"] - count, 0) for slot in slots}
+    ends = {slot: board.queue(slot)["max_offset"] for slot in slots}
+    at = {slot: max(end - count, 0) for slot, end in ends.items()}
     while True:
         units: list[Unit] = []
         for slot in slots:
             words = board.queue(slot)
             start = max(at[slot], words["min_offset"])
-            end = min(words["max_offset"], start + _AT_ONCE)
+            last = words["max_offset"] if follow else ends[slot]
+            end = max(start, min(last, start + _AT_ONCE))
             queue_id = slot - topic.queue_base
             units += reader.units(topic.name, queue_id, start, end, board.cq_bytes)
-            at[slot] = max(end, start)
+            at[slot] = end
         for unit in sorted(units):
             record = reader.of_unit(unit)
             if record is not None:  # else its segment has just expired

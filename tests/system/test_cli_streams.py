@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.cli import tail
+from gantrymq.cli.board import running_board
+from gantrymq.cli.topic_show import find_topic
 from gantrymq.clients.producer import Producer
 from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
@@ -81,6 +84,57 @@ def test_nothing_is_received_where_standard_output_is_closed(
     shown = in_shell(f"{call} --max 1 --wait {PATIENCE_S}")
     assert (shown.returncode, shown.stdout) == (0, "kept\n")
     assert bodies_of(broker.home, unique_name, 1) == [b"kept"]
+
+
+#: Runs the command line; Ctrl-C comes amid the third message.
+STOPPED = """
+import gantrymq.cli.receive as receive
+from gantrymq.cli import main
+shown, show = [], receive._show
+
+def stopped(message, as_json):
+    if len(shown) == 2:
+        raise KeyboardInterrupt
+    shown.append(message)
+    show(message, as_json)
+
+receive._show = stopped
+main()
+"""
+
+
+@mends("S198")
+def test_ctrl_c_amid_a_batch_commits_nothing_that_was_not_printed(
+    broker: Broker, unique_name: str
+) -> None:
+    bodies = [b"%d" % number for number in range(9)]
+    with Producer(broker.home) as producer:
+        for body in bodies:
+            producer.send(unique_name, body, queue_id=0)
+    words = ["receive", unique_name, "--group", f"g-{unique_name}", "--home", str(broker.home)]
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", STOPPED, *words, "--wait", str(PATIENCE_S)],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"0\n1\n", b"")
+    again = in_shell(f"{' '.join(words)} --max {len(bodies)} --wait {PATIENCE_S}")
+    assert again.stdout.encode().split() == bodies
+
+
+@mends("S199")
+def test_tail_ends_however_many_messages_come_meanwhile(broker: Broker, unique_name: str) -> None:
+    with Producer(broker.home) as producer:
+        for _ in range(3):
+            producer.send(unique_name, b"before", queue_id=0)
+        board = running_board(Path(broker.home))
+        shown = []
+        for record in tail._records(
+            Path(broker.home), board, find_topic(board, unique_name), (2, False)
+        ):
+            shown.append(record.body)
+            producer.send(unique_name, b"meanwhile", queue_id=0)
+            assert len(shown) < 9, "it follows"
+        assert shown == [b"before"] * 2
 
 
 @mends("S172")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.shm.codes import Role
+from gantrymq.workers.scheduler.waiting import WaitingMessages
 from tests.support.parking import Life, after_message, at_message, origins
 from tests.support.simclock import SimClock
 from tests.support.trials import mends
@@ -20,14 +21,21 @@ LONGEST_MS = 60_000
 STEPS_MS = (-40_000, -3_000, -20, 20, 3_000, 40_000)
 
 
-@mends("S109", "S110")
+def listed(life: Life) -> list[int]:
+    """Positions of what waits, as a command shows them."""
+    found = WaitingMessages(life.storage, life.board, 1000, life.clock).read()
+    return sorted(found["position"].tolist())
+
+
+@mends("S109", "S110", "S197")
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_each_timer_comes_once_whatever_each_life_thinks_of_its_time(
     tmp_path: Path, seed: int
 ) -> None:
     """One files a delay, and dies before it notes so; the next files it for another time.
 
-    Or one has seen a later time than the next, and delivered by it.
+    Or one has seen a later time than the next, and delivered by it. What waits is listed, whoever
+    has filed it.
     """
     dice, clock = random.Random(seed), SimClock()
     life, parked, boot = Life(tmp_path, clock), list[int](), bytes(16)
@@ -37,6 +45,7 @@ def test_each_timer_comes_once_whatever_each_life_thinks_of_its_time(
         parked += life.park(*delays, at_message(clock.wall_ms() + waits[3]))
         for _ in range(3):
             life.run_for(dice.choice((1, 50, 400, 1_500, 9_000)))
+            assert listed(life) == sorted({*parked}.difference(origins(life.delivered())))
             if dice.random() < 0.4:
                 clock.step_wall(dice.choice(STEPS_MS))
             if dice.random() < 0.6:

@@ -27,11 +27,11 @@ from gantrymq.workers.outletagent import OutletAgent
 from gantrymq.workers.scheduler.delaylevels import NEVER, DelayLevels
 from gantrymq.workers.scheduler.delivery import PUTS_MAX, Delivery
 from gantrymq.workers.scheduler.pending import Pending
-from gantrymq.workers.scheduler.progress import ProgressNote
+from gantrymq.workers.scheduler.progress import ProgressNote, timeline_of
 from gantrymq.workers.scheduler.recalls import RecallDesk
 from gantrymq.workers.scheduler.recalltrace import RecallTrace
 from gantrymq.workers.scheduler.settings import DelaySettings
-from gantrymq.workers.scheduler.timeline import NS, Timeline
+from gantrymq.workers.scheduler.timeline import NS
 from gantrymq.workers.scheduler.timermove import TimerMove
 from gantrymq.workers.scheduler.timers import Timers
 from gantrymq.workers.session import Attached, Session
@@ -154,8 +154,7 @@ class Scheduler(OutletAgent):
         self._delivery = Delivery(self._board, self._table, self._outlet, window)
         self._note = ProgressNote(self._storage, self._clock, self._board, self._delivery)
         stamp = partial(self._board.word, layout.BOARD_STORE_MS)
-        base_ns, seen_ms, shift_ms = self._note.clock()
-        self._time = Timeline(self._clock, base_ns, seen_ms, stamp, self._note.steps(), shift_ms)
+        self._time = timeline_of(self._note.found, self._board, self._clock, stamp)
         self._delivery.follow(self._time)
         self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
         self._timers = Timers(

@@ -21,16 +21,17 @@ from gantrymq.workers.scheduler.note import (
     write_note,
 )
 from gantrymq.workers.scheduler.othersettled import OtherSettled
-from gantrymq.workers.scheduler.timeline import STEP_MS, Steps, shift_after_boot
+from gantrymq.workers.scheduler.timeline import STEP_MS, Steps, Timeline, shift_after_boot
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gantrymq.shm.board import Board
     from gantrymq.shm.clock import Clock
     from gantrymq.shm.imported import Imported
     from gantrymq.shm.storage import Storage
     from gantrymq.workers.scheduler.delaylevels import DelayLevels
     from gantrymq.workers.scheduler.delivery import Delivery
-    from gantrymq.workers.scheduler.timeline import Timeline
     from gantrymq.workers.scheduler.timers import Timers
 
 #: How often, from one second after the start on (DT-17); simulated machines do it more often.
@@ -80,11 +81,17 @@ def scheduler_note(storage: Storage, others: OtherSettled, low: int) -> Note:
     return note
 
 
-def steps_of(note: Note, *, same_boot: bool) -> Steps:
-    """What a note tells of steps of the wall clock; another boot's even wall was another."""
-    if not same_boot:
-        return Steps(note.frozen)
-    return Steps(note.frozen, note.paces, note.unsure, note.stamped_ms)
+def timeline_of(note: Note, board: Board, clock: Clock, stamp: Callable[[], int] = int) -> Timeline:
+    """The scheduler's clocks by what was noted of them, in this boot of the machine or before."""
+    if note.clock_boot_id == board.boot_id.hex():
+        steps = Steps(note.frozen, note.paces, note.unsure, note.stamped_ms)
+        return Timeline(clock, note.base_ns, note.wall_ms, stamp, steps, note.shift_ms)
+    base_ns = board.wall_ahead_ns  # the wall clock may have been set since the start
+    even_ms = (clock.monotonic_ns() + base_ns) // 1_000_000
+    filed_ms = max(note.filed_ms, note.delays_ms + 1)
+    shift_ms = shift_after_boot(even_ms, filed_ms, note.ahead_ms)
+    # Of steps it tells nothing: another boot's even wall was another.
+    return Timeline(clock, base_ns, note.wall_ms, stamp, Steps(note.frozen), shift_ms)
 
 
 class _Picture(NamedTuple):
@@ -120,21 +127,6 @@ class ProgressNote:
         self._timers = timers
         self._time = time
         self._begun_ms = (time.wall_ms(), time.filed_ms() - 1)
-
-    def clock(self) -> tuple[int, int, int]:
-        """`base_ns`, largest wall clock and `shift_ms` of the timeline, by what was noted."""
-        found = self.found
-        if found.clock_boot_id == self._boot_id:
-            return found.base_ns, found.wall_ms, found.shift_ms
-        filed_ms = max(found.filed_ms, found.delays_ms + 1)
-        base_ns = self._board.wall_ahead_ns  # the wall clock may have been set since the start
-        even_ms = (self._clock.monotonic_ns() + base_ns) // 1_000_000
-        return base_ns, found.wall_ms, shift_after_boot(even_ms, filed_ms, found.ahead_ms)
-
-    def steps(self) -> Steps:
-        """What the timeline is to know of steps of the wall clock, by what was noted."""
-        found = self.found
-        return steps_of(found, same_boot=found.clock_boot_id == self._boot_id)
 
     def keep_clock(self) -> None:
         """Before anything is delivered in a boot of the machine: what its even wall is.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gantrymq.workers.scheduler.timerbuckets import span_at
-from gantrymq.workers.scheduler.timerpool import AFTER_BIT, ENTRY, NEVER
+from gantrymq.workers.scheduler.timerpool import ENTRY, NEVER, is_delay
 
 if TYPE_CHECKING:
     from gantrymq.workers.scheduler.timerpool import Entries
@@ -58,7 +58,7 @@ class TimerHolds:
         """Of entries that come into memory those that are not held, or gone; the held are kept."""
         for position, (at, after) in self._held.items():
             hit = entries[entries["position"] == position]
-            is_after = hit["size"] & AFTER_BIT != 0
+            is_after = is_delay(hit)
             self._held[position] = (
                 np.concatenate((at, hit[~is_after])), np.concatenate((after, hit[is_after]))
             )  # fmt: skip

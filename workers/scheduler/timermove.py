@@ -16,7 +16,7 @@ import numpy as np
 from gantrymq.shm import layout
 from gantrymq.shm.kernels.parked import DUE_AGAIN, SAME_TIME
 from gantrymq.workers.scheduler.duerows import NOTHING, due_rows
-from gantrymq.workers.scheduler.timerpool import AFTER_BIT, SIZE_MASK
+from gantrymq.workers.scheduler.timerpool import SIZE_MASK, is_delay
 
 if TYPE_CHECKING:
     from gantrymq.shm.board import Board
@@ -69,7 +69,7 @@ class TimerMove:
         entries = entries[entries["position"] < moved.below]
         sizes = (entries["size"] & SIZE_MASK).astype(np.int64)
         self._rows = due_rows(entries["position"].astype(np.int64), sizes)
-        after = entries["size"] & AFTER_BIT != 0
+        after = is_delay(entries)
         self._rows[:, DUE_AGAIN] = np.where(after, entries["ms"], SAME_TIME)
         self._count = len(self._rows)
         self._timers.is_moving = True

@@ -32,6 +32,12 @@ KILLERS: Final = (timer.DELETE | timer.ROLLED) << KIND_SHIFT
 NEVER: Final = 1 << 62
 
 
+def is_delay(entries: Entries) -> NDArray[np.bool_]:
+    """Which of them wait for a delay, and not for a point in time."""
+    found: NDArray[np.bool_] = entries["size"] & AFTER_BIT != 0
+    return found
+
+
 def in_order(entries: Entries) -> Entries:
     """Sorted by (ms, position), each position once."""
     entries = each_once(entries)
@@ -93,7 +99,7 @@ class TimerPool:
         """Rows that `take` has given are taken care of, from the first of them on."""
         if not len(taken):
             return
-        after = taken["size"] & AFTER_BIT != 0
+        after = is_delay(taken)
         new = [int(taken["ms"][kind].max(initial=0)) for kind in (~after, after)]
         self.put_ms = (max(self.put_ms[0], new[0]), max(self.put_ms[1], new[1]))
         last = (int(taken["ms"][-1]), int(taken["position"][-1]))

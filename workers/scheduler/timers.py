@@ -24,7 +24,6 @@ from gantrymq.workers.scheduler.timerfiling import TimerFiling
 from gantrymq.workers.scheduler.timerholds import TimerHolds
 from gantrymq.workers.scheduler.timermoved import Moved
 from gantrymq.workers.scheduler.timerpool import (
-    AFTER_BIT,
     DELETE_BIT,
     ENTRY,
     KILLERS,
@@ -32,6 +31,7 @@ from gantrymq.workers.scheduler.timerpool import (
     SIZE_MASK,
     TimerPool,
     are_among,
+    is_delay,
 )
 from gantrymq.workers.scheduler.timerscounted import Counted
 from gantrymq.workers.scheduler.timerunits import UNITS_MAX, TimerUnits
@@ -128,9 +128,7 @@ class Timers:
         They count as done there once that time has come, whatever this life makes of them. What a
         file does not tell now is not counted by this life.
         """
-        rows = np.flatnonzero(
-            (entries["size"] & AFTER_BIT != 0) & (entries["position"] <= self.last_position)
-        )
+        rows = np.flatnonzero(is_delay(entries) & (entries["position"] <= self.last_position))
         if not len(rows):
             return entries
         positions = entries["position"][rows].astype(np.int64)
@@ -257,7 +255,7 @@ class Timers:
         return are_among(positions, self._done)
 
     def _are_due(self, entries: Entries) -> NDArray[np.bool_]:
-        after = entries["size"] & AFTER_BIT != 0
+        after = is_delay(entries)
         now = np.where(after, self._now_after(), self._time.wall_ms())
         return np.asarray(entries["ms"] <= now)
 
@@ -275,7 +273,7 @@ class Timers:
         entries, gone = sift(entries, held, self._window)
         for pool in pools:
             pool.remove(gone)
-        after = entries["size"] & AFTER_BIT != 0
+        after = is_delay(entries)
         self._after.add(entries[after])
         self._at.add(entries[~after])
 
@@ -515,7 +513,7 @@ class Timers:
         """
         at, after = self.done_ms()
         rows = self._uncounted
-        until = np.where(rows["size"] & AFTER_BIT != 0, after, at)
+        until = np.where(is_delay(rows), after, at)
         if ((rows["ms"] > until) & (rows["position"] >= self.moved.floor)).any():
             return self._scanned
         appended = self._board.word(layout.BOARD_APPENDED)

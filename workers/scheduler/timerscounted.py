@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gantrymq.workers.scheduler.timerpool import AFTER_BIT, KILLERS
+from gantrymq.workers.scheduler.timerpool import KILLERS, is_delay
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class Counted:
     def leaves(self, entries: Entries) -> NDArray[np.bool_]:
         """Which entries are not counted as done; recalls count for what they name."""
         is_killer = entries["size"] & KILLERS != 0
-        after = entries["size"] & AFTER_BIT != 0
+        after = is_delay(entries)
         counted = np.where(after, self._until_ms[1], self._until_ms[0])
         # Time may begin anew with a boot: what the note has not met it does not count.
         return np.asarray(

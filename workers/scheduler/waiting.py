@@ -18,16 +18,17 @@ from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 from gantrymq.workers.logviews import LogViews
 from gantrymq.workers.origins import OriginScan
 from gantrymq.workers.scheduler.othersettled import OtherSettled
-from gantrymq.workers.scheduler.progress import scheduler_note, steps_of
+from gantrymq.workers.scheduler.progress import scheduler_note, timeline_of
 from gantrymq.workers.scheduler.strikes import sift
-from gantrymq.workers.scheduler.timeline import Timeline
-from gantrymq.workers.scheduler.timerpool import AFTER_BIT, KILLERS, SIZE_MASK
+from gantrymq.workers.scheduler.timerbuckets import entries_at
+from gantrymq.workers.scheduler.timerpool import ENTRY, KILLERS, SIZE_MASK, each_once, is_delay
 from gantrymq.workers.scheduler.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
     from gantrymq.shm.storage import Storage
     from gantrymq.workers.scheduler.note import Note
     from gantrymq.workers.scheduler.timerpool import Entries
@@ -38,21 +39,23 @@ WAITING: Final = np.dtype(
 )
 
 
+#: The note and its buckets are read anew if one of these has gone in between.
+LOOKS_MAX: Final = 5
+
+
 class WaitingMessages:
     """A look at a store whose broker runs. Raises Corrupt, OSError."""
 
-    def __init__(self, storage: Storage, board: Board, precision_ms: int) -> None:
+    def __init__(
+        self, storage: Storage, board: Board, precision_ms: int, clock: Clock | None = None
+    ) -> None:
         """`precision_ms`: setting timer_precision_ms."""
         jit.warm()
         self._storage, self._board = storage, board
         self.views = LogViews(storage, board)
         self._others = OtherSettled(storage)
-        self._note = scheduler_note(storage, self._others, board.word(layout.BOARD_LOW))
-        same_boot = self._note.boot_id == board.boot_id.hex()
-        base_ns = self._note.base_ns if same_boot else board.wall_ahead_ns
-        shift_ms = self._note.shift_ms if same_boot else 0
-        steps = steps_of(self._note, same_boot=same_boot)
-        time = Timeline(SystemClock(), base_ns, self._note.wall_ms, steps=steps, shift_ms=shift_ms)
+        self._note, self._filed = self._what_is_noted()
+        time = timeline_of(self._note, board, clock or SystemClock())
         self._units = TimerUnits(self.views, self.views, time, precision_ms)
 
     def read(self) -> NDArray[np.void]:
@@ -100,7 +103,7 @@ class WaitingMessages:
                 rows = self._units.rows(positions, units["size"].astype(np.int64))
                 wanted = rows[:, timer.KIND] & timer.NOTHING == 0
                 wanted &= ~self._others.among(TIMER_TOPIC, 0, first, len(units))
-                entries = self._units.entries(rows[wanted])
+                entries = self._as_filed(self._units.entries(rows[wanted]))
                 found.append(entries[~_is_counted(entries, self._note)])
         if not found:
             return np.zeros(0, WAITING)
@@ -109,6 +112,49 @@ class WaitingMessages:
         waiting["due_ms"], waiting["position"] = entries["ms"], entries["position"]
         waiting["size"] = entries["size"] & SIZE_MASK
         return waiting
+
+    def _as_filed(self, entries: Entries) -> Entries:
+        """Delays that the note counts with the times of their buckets; done without one there.
+
+        Their records may tell another time now, if the wall clock was set: to this look, or to
+        another boot of the machine.
+        """
+        if self._filed is None:
+            return entries
+        rows = np.flatnonzero(
+            is_delay(entries)
+            & (entries["size"] & KILLERS == 0)
+            & (entries["position"] <= self._note.timers_position)
+        )
+        positions, times = self._filed
+        places = np.searchsorted(positions, entries["position"][rows])
+        places = np.minimum(places, max(0, len(positions) - 1))
+        entries["ms"][rows] = 0
+        if len(positions):
+            known = positions[places] == entries["position"][rows]
+            entries["ms"][rows[known]] = times[places[known]]
+        return entries
+
+    def _what_is_noted(self) -> tuple[Note, tuple[NDArray[np.int64], NDArray[np.int64]] | None]:
+        """The note, and positions and times of delays in its buckets; None without them.
+
+        The scheduler removes a bucket once a later note does without it.
+        """
+        for _ in range(LOOKS_MAX):
+            note = scheduler_note(self._storage, self._others, self._board.word(layout.BOARD_LOW))
+            try:
+                return note, self._filed_in(note)
+            except FileNotFoundError:
+                continue
+        return note, None
+
+    def _filed_in(self, note: Note) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        found = [np.zeros(0, ENTRY)]
+        for name in note.buckets:
+            found += [entries for entries, _end in entries_at(self._storage, name, 0)]
+        filed = each_once(np.concatenate(found))
+        filed = filed[is_delay(filed)]
+        return filed["position"].astype(np.int64), filed["ms"].astype(np.int64)
 
     def _pieces(
         self, topic: str, queue_id: int, queue: int, known: int
@@ -127,8 +173,7 @@ class WaitingMessages:
 
 def _is_counted(entries: Entries, note: Note) -> NDArray[np.bool_]:
     """What the note says is done; recalls and the like count for what they name."""
-    after = entries["size"] & AFTER_BIT != 0
-    until = np.where(after, note.delays_ms, note.timers_ms)
+    until = np.where(is_delay(entries), note.delays_ms, note.timers_ms)
     done: NDArray[np.bool_] = (entries["ms"] <= until) & (entries["size"] & KILLERS == 0)
     done &= entries["position"] <= note.timers_position
     return done | (entries["position"] < note.timers_floor)
