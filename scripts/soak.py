@@ -3,11 +3,13 @@
 `make soak ROUNDS=100` shows what it does and how long it took, ends at the first failure with exit
 code 1 and the command that repeats it, and else sums up what was tried. ONLY=sim,kills chooses.
 `make soak MINUTES=60` goes on for so long instead, with a tenth of each count and the parts in an
-order by chance, so that an hour has a bit of all.
+order by chance, so that an hour has a bit of all. Soaks may run side by side: floods, which are
+judged by the clock, take turns with all else.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import secrets
@@ -16,6 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +36,24 @@ def share(count: int) -> int:
 SEEDS, KILLS, FEW = share(200), share(100), share(40)
 
 
+@contextmanager
+def turn(*, alone: bool) -> Iterator[None]:
+    """Share this machine with other soaks of this user, or have it alone.
+
+    Who waits to have it alone keeps the gate shut meanwhile, so that no other part begins.
+    """
+    names = (f"/tmp/gantrymq-soak-{os.getuid()}-{name}" for name in ("gate", "turn"))
+    gate, room = (os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600) for name in names)
+    try:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
+    finally:
+        os.close(room)
+        os.close(gate)
+
+
 @dataclass(frozen=True)
 class Part:
     """One thing that a round does: a command made from a seed, and its environment."""
@@ -41,13 +62,16 @@ class Part:
     command: Callable[[int], list[str]]
     environment: dict[str, str | int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    #: It is judged by the clock: no other soak's part runs beside it.
+    alone: bool = False
 
     def run(self, seed: int) -> bool:
         """Run it; on failure say how to repeat it."""
         added = {name: str(value) for name, value in self.environment.items()}
         added |= {"GANTRYMQ_TEST_SEED": str(seed), "PYTHONHASHSEED": "0"}
         command = self.command(seed)
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | added, check=False)
+        with turn(alone=self.alone):
+            done = subprocess.run(command, cwd=ROOT, env=os.environ | added, check=False)
         if done.returncode:
             words = [f"{name}={value}" for name, value in added.items()]
             words += ["python", *command[1:]]
@@ -114,7 +138,7 @@ PARTS = (
           "groups that come and go": share(5_000)}),
     Part("floods", module("tests.system.floods", "--seconds", "30", "--some", f"{share(60)}",
                           "--seed", "{seed}"),
-         counts={"floods of 30 s of one kind of request": share(60)}),
+         counts={"floods of 30 s of one kind of request": share(60)}, alone=True),
     Part("extremes", module("tests.extremes", "--seed", "{seed}", "--count",
                             f"{share(1_000_000)}"),
          counts={"random and extreme calls, requests, frames and words each": share(1_000_000)}),
