@@ -7,14 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from gantrymq.shm import groupwire
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.codes import Role
 from gantrymq.shm.storage import read_file
+from gantrymq.workers.agent import UNRUNG_NS
 from gantrymq.workers.failure import has_failed
 from gantrymq.workers.groups import ledger as ledger_module
 from gantrymq.workers.groups import ledgerentries
-from gantrymq.workers.groups.agent import DISK_RETRY_NS, EXPORT_NS, SYNC_NS
+from gantrymq.workers.groups.agent import DISK_RETRY_NS, EXPORT_NS, SYNC_NS, Groups
+from gantrymq.workers.groups.sendbacks import AGAIN_NS
 from tests.support.faults import Fault, FaultPlan, Moment
-from tests.support.groups_rig import Rig, only
+from tests.support.groups_rig import Hand, Rig, only
+from tests.support.retry_rig import RetryRig
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
 
@@ -133,6 +137,105 @@ def test_what_meets_a_full_disk_is_told_so_and_done_once_there_is_room(
         assert again.group("idle").queue(("orders", 0)).committed == 4
     else:
         assert "idle" not in again.groups
+
+
+def _failing_rig() -> tuple[RetryRig, Hand]:
+    """A member of the one group has failed the first of three messages of a queue."""
+    rig = RetryRig()
+    for body in (b"fails", b"waits", b"follows"):
+        rig.send(body)
+    rig.settle()
+    hand = rig.attach()
+    rig.settle()
+    hand.join()
+    hand.note(q0=(0, 1))
+    rig.settle()
+    return rig, hand
+
+
+def _fail_first(hand: Hand) -> list[groupwire.AnyNotice]:
+    lease, ladder = hand.leases[0], [groupwire.LADDER]
+    return hand.say(groupwire.SendBack(9, 0, lease, 17, [0], ladder, ["no good"]))
+
+
+def _groups(rig: RetryRig) -> Groups:
+    found = rig.agents[Role.GROUPS]
+    assert isinstance(found, Groups)
+    return found
+
+
+def _is_asleep(rig: RetryRig) -> bool:
+    """Whether `groups` sleeps until something happens, not until a time that has passed."""
+    now_ns = rig.clock.monotonic_ns()
+    slept_ns = _groups(rig).arm(now_ns)
+    _groups(rig).disarm()
+    return slept_ns >= UNRUNG_NS
+
+
+@mends("S195")
+@pytest.mark.parametrize("first", ["reset", "disk"])
+def test_a_reset_that_waits_for_copies_without_room_is_refused_and_ends_nobody(first: str) -> None:
+    """The writer alone lacks room: the ledger has some, and the member cannot give its queue back.
+
+    Whichever comes first.
+    """
+    rig, hand = _failing_rig()
+    operator = rig.attach()
+    asked = groupwire.Reset(7, "g", {0: 1}, patience_ms=100)
+    heard = operator.say(asked) if first == "reset" else []
+    assert not heard
+    rig.board.set_half(layout.BOARD_DISK_FULL, 1)
+    assert not any(isinstance(said, groupwire.SentBack) for said in _fail_first(hand))
+    heard = operator.listen() if first == "reset" else operator.say(asked)
+    refused = only(heard, groupwire.Refused)
+    assert (refused.serial, refused.error) == (7, "DiskFull")
+    for _ in range(3):
+        rig.clock.advance(AGAIN_NS)
+        rig.settle()
+        assert _is_asleep(rig)
+    assert not rig.sessions.cut
+    rig.board.set_half(layout.BOARD_DISK_FULL, 0)
+    rig.clock.advance(AGAIN_NS)
+    rig.settle()
+    assert only(hand.listen(), groupwire.SentBack).offsets == [0]
+    operator.say(groupwire.Reset(8, "g", asked.offsets))
+    hand.listen()
+    hand.release_revoked()
+    assert only(operator.listen(), groupwire.WasReset).after == {0: 1}
+
+
+@mends("S195")
+def test_a_deadline_of_a_reset_that_has_passed_wakes_nobody() -> None:
+    """Its member was ended then; what is waited for is the writer, which stands still."""
+    rig, hand = _failing_rig()
+    operator = rig.attach()
+    rig.stalled.add(Role.WRITER)
+    _fail_first(hand)
+    assert operator.say(groupwire.Reset(7, "g", {0: 1}, patience_ms=100)) == []
+    rig.clock.advance(100_000_000)
+    rig.settle()
+    assert [session for session, _ in rig.sessions.cut] == [hand.number]
+    assert _is_asleep(rig)
+    rig.stalled.clear()
+    rig.settle()
+    assert only(operator.listen(), groupwire.WasReset).after == {0: 1}
+
+
+@mends("S195")
+def test_a_group_whose_failed_messages_find_no_room_is_not_deleted() -> None:
+    """It has no members: without room there would be nothing to wait for."""
+    rig, hand = _failing_rig()
+    operator = rig.attach()
+    rig.board.set_half(layout.BOARD_DISK_FULL, 1)
+    _fail_first(hand)
+    rig.kill(hand)
+    rig.settle()
+    refused = only(operator.say(groupwire.DeleteGroup(7, "g")), groupwire.Refused)
+    assert (refused.serial, refused.error) == (7, "DiskFull")
+    rig.board.set_half(layout.BOARD_DISK_FULL, 0)
+    rig.clock.advance(AGAIN_NS)
+    rig.settle()
+    assert only(operator.say(groupwire.DeleteGroup(8, "g")), groupwire.GroupDeleted).known
 
 
 def test_groups_starts_and_stops_on_a_full_disk() -> None:

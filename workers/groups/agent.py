@@ -111,7 +111,7 @@ class Groups:
         self.sendbacks = SendBacks(
             self.membership, self.reader, maker, self._answer, sessions, hand
         )
-        self.resets = Resets(self.membership, self._answer, self._end_session)
+        self.resets = Resets(self.membership, self.sendbacks, self._answer, self._end_session)
         self.finished = False
         self.failed = False
         self._clock = clock
@@ -187,7 +187,7 @@ class Groups:
             self._sessions.note("error", "no_space_for_groups", bytes=self.ledger.waiting_bytes)
         if now_ns >= self._retry_ns:
             self._retry_ns = now_ns + DISK_RETRY_NS
-        self.resets.give_up(DiskFull.__name__, NOT_BEGUN)
+        self.resets.give_up()
         for peer in self._peers.values():
             peer.hold_back()
         return False
@@ -418,7 +418,7 @@ class Groups:
 
     def _operate(self, peer: Peer, request: groupwire.Reset | groupwire.DeleteGroup) -> None:
         """What an operator asks for; while the disk is full it is not begun."""
-        if self._retry_ns:
+        if self._retry_ns or self._is_held_up(request):
             peer.outbox.append(groupwire.Refused(request.serial, DiskFull.__name__, NOT_BEGUN))
         elif isinstance(request, groupwire.DeleteGroup):
             peer.outbox.append(self.removal.delete(request))
@@ -428,6 +428,13 @@ class Groups:
             peer.outbox.append(groupwire.Refused(request.serial, error, text))
         else:
             self.resets.ask(peer.session.session, request, self._clock.monotonic_ns())
+
+    def _is_held_up(self, request: groupwire.Reset | groupwire.DeleteGroup) -> bool:
+        """Whether a group is to go whose failed messages find no room; `resets` looks itself."""
+        group = self.ledger.groups.get(request.group)
+        if group is None or isinstance(request, groupwire.Reset):
+            return False
+        return any(map(self.sendbacks.holds_up, group.queues.values()))
 
     def _answer(self, session: int, notice: groupwire.AnyNotice) -> None:
         """Tell a session something, once all changes are in the ledger; nobody if it is gone."""

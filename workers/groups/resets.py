@@ -1,7 +1,8 @@
 """Offsets of a group set by an operator, safe against members that are at work.
 
 Their leases of these queues are asked back first; who does not give back in time is ended. Then
-the offsets are set and all is dealt out anew.
+the offsets are set and all is dealt out anew. Where copies of failed messages find no room on the
+disk a queue cannot be given back, whoever holds it: the reset is refused, and nobody is ended.
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm import groupwire, layout
 from gantrymq.shm.board import Board
+from gantrymq.shm.errors import DiskFull
 from gantrymq.workers.groups.admission import name_fault
 from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.membership import Membership
+from gantrymq.workers.groups.peer import NOT_BEGUN
 from gantrymq.workers.groups.progress import QueueKey
+
+if TYPE_CHECKING:
+    from gantrymq.workers.groups.sendbacks import SendBacks
 
 #: Of resets that are done; who repeats one does so at once.
 ANSWERS_KEPT: Final = 64
@@ -36,6 +42,8 @@ class _Reset:
     busy: list[QueueKey]
     left: Iterator[int]  # those that are still to be reset
     before: dict[int, int] = field(default_factory=dict)  # where those were that have been
+    #: The deadline is over, and who held one of its queues then was ended.
+    is_late: bool = False
 
     @property
     def name(self) -> tuple[int, int]:
@@ -47,11 +55,16 @@ class Resets:
     """Resets that wait for their queues; see the module."""
 
     def __init__(
-        self, membership: Membership, tell: Tell, cut_off: Callable[[int, str], None]
+        self,
+        membership: Membership,
+        copies: SendBacks,
+        tell: Tell,
+        cut_off: Callable[[int, str], None],
     ) -> None:
         self._membership = membership
         self._ledger: Ledger = membership.ledger
         self._board: Board = membership.board
+        self._copies = copies
         self._tell = tell
         self._cut_off = cut_off
         self._open: list[_Reset] = []
@@ -113,12 +126,17 @@ class Resets:
             self._open.remove(reset)
             self._unblock(reset)
 
-    def give_up(self, error: str, text: str) -> None:
-        """What waits for its queues is refused, since nobody could be told of it in time."""
+    def give_up(self) -> None:
+        """The disk is full: nobody could be told in time that his queues are waited for."""
         for reset in self._waiting():
-            self._open.remove(reset)
-            self._unblock(reset)
-            self._tell(reset.session, groupwire.Refused(reset.request.serial, error, text))
+            self._refuse(reset)
+
+    def _refuse(self, reset: _Reset) -> None:
+        """For want of room on the disk; nobody has begun it."""
+        self._open.remove(reset)
+        self._unblock(reset)
+        refused = groupwire.Refused(reset.request.serial, DiskFull.__name__, NOT_BEGUN)
+        self._tell(reset.session, refused)
 
     def _waiting(self) -> list[_Reset]:
         """Those that nobody has begun."""
@@ -143,8 +161,8 @@ class Resets:
                 if len(reset.before) == len(reset.keys):
                     self._open.remove(reset)
                     self._finish(reset)
-            elif now_ns >= reset.deadline_ns:
-                self._end_holders(reset)
+            else:
+                self._wait(reset, now_ns)
         return done
 
     def _is_free(self, reset: _Reset) -> bool:
@@ -155,6 +173,22 @@ class Resets:
                 return False
             reset.busy.pop()
         return True
+
+    def _wait(self, reset: _Reset, now_ns: int) -> None:
+        """One of its queues at least is not free yet."""
+        reset.is_late = now_ns >= reset.deadline_ns
+        if self._is_held_up(reset):
+            self._refuse(reset)
+        elif reset.is_late:
+            self._end_holders(reset)
+
+    def _is_held_up(self, reset: _Reset) -> bool:
+        """Whether no member can help it; until it is late that is asked of one queue a cycle."""
+        if not self._copies.lacks_room:
+            return False
+        queues = self._ledger.group(reset.request.group).queues
+        keys = reset.busy if reset.is_late else reset.busy[-1:]
+        return any(self._copies.holds_up(queues[key]) for key in keys if key in queues)
 
     def _end_holders(self, reset: _Reset) -> None:
         group = self._ledger.group(reset.request.group)
@@ -183,5 +217,5 @@ class Resets:
         self._tell(reset.session, answer)
 
     def deadline_ns(self) -> int | None:
-        """When to look again; None if nothing waits."""
-        return min((reset.deadline_ns for reset in self._open), default=None)
+        """When to look again, should nothing happen before; None: nobody waits for a time."""
+        return min((it.deadline_ns for it in self._open if not it.is_late), default=None)

@@ -20,7 +20,7 @@ from gantrymq.workers.groups.copyplans import COPIES_BYTES_MAX, CopyPlans
 from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.membership import Membership
 from gantrymq.workers.groups.pending import Asked, InFlight, Name, Pending, Where, whose
-from gantrymq.workers.groups.progress import QueueKey
+from gantrymq.workers.groups.progress import Progress, QueueKey
 from gantrymq.workers.groups.records import LiveReader
 from gantrymq.workers.groups.reports import LEASE_OVER
 from gantrymq.workers.groups.retrycopy import CopyMaker
@@ -78,6 +78,8 @@ class SendBacks:
         self._undurable: list[Pending] = []
         self._left = self._left_of_turn = MESSAGES_PER_CYCLE
         self._again_ns = 0
+        #: Whether the last copy that the writer answered for found no room on the disk.
+        self.lacks_room = False
         #: Behind all copies that the ledger counts, also those that a `groups` before had put.
         self.last_end = membership.board.word(layout.BOARD_APPENDED)
         self._ledger.may_sync = self.are_durable
@@ -87,6 +89,11 @@ class SendBacks:
     def has_asked(self, session: int) -> bool:
         """Whether something of a session waits for room: no more of it should be heard now."""
         return session in self._asked
+
+    def holds_up(self, queue: Progress) -> bool:
+        """Whether a queue waits for copies that find no room, or its holder for their answers."""
+        asked = queue.lease is not None and self.has_asked(queue.lease.session)
+        return self.lacks_room and (asked or bool(queue.sending))
 
     @property
     def _has_room(self) -> bool:
@@ -195,6 +202,7 @@ class SendBacks:
             if outcome.status != Status.OK:
                 self._not_stored(pending, outcome.status, now_ns)
                 continue
+            self.lacks_room = False
             pending.end = outcome.end
             if self._is_stored(pending):
                 stored.append(pending)
@@ -205,6 +213,7 @@ class SendBacks:
     def _not_stored(self, pending: Pending, status: int, now_ns: int) -> None:
         if status == Status.DISK_FULL:
             self._again_ns = now_ns + AGAIN_NS
+            self.lacks_room = True
             self._waiting.append(pending)
             return
         text = f"the writer refused the copy: {Status(status).name}"
