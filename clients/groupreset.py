@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from gantrymq.clients.logfiles import LogFiles
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _ANSWER_NS: Final = 30_000_000_000
 _SERIAL: Final = 1
 Answer = TypeVar("Answer", bound=groupwire.Notice)
+#: Queue id -> next offset to consume, of a topic as a board has it.
+Plan = Callable[["Board", "TopicSlot"], Mapping[int, int]]
 
 
 def offset_of(place: str, store: str, board: Board, topic: TopicSlot, queue_id: int) -> int:
@@ -49,20 +51,27 @@ def offset_of(place: str, store: str, board: Board, topic: TopicSlot, queue_id: 
 
 
 def reset_offsets(
-    home: str | os.PathLike[str], group: str, offsets: Mapping[int, int], patience_s: float
+    home: str | os.PathLike[str], group: str, topic: str, plan: Plan, patience_s: float
 ) -> dict[int, int]:
-    """Set a group's offsets (board queue -> next to consume); returns those before, -1 for none.
+    """Set a group's offsets in a topic; returns those before by queue id, -1 for none.
 
-    Members finish what runs and give the queues back first; who has not within `patience_s` is
-    ended. Raises GroupIllegal, Timeout, BrokerGone, ...
+    Planning may take long. It is done on the board of the session that asks for the reset, which
+    has the topic open meanwhile: the queues' numbers mean no others, whatever becomes of the topic
+    or the broker. Members finish what runs and give the queues back first; who has not within
+    `patience_s` is ended. Raises TopicNotFound, GroupIllegal, DiskFull, Timeout, BrokerGone, ...
     """
-    request = groupwire.Reset(_SERIAL, group, dict(offsets), int(patience_s * 1000))
     session = Session(home, groups=True)
     try:
+        slot = session.board.topic(session.open_topic(topic, create=False).slot)
+        assert slot is not None, "it keeps its slot"
+        base = slot.queue_base
+        wanted = {base + queue: offset for queue, offset in plan(session.board, slot).items()}
+        request = groupwire.Reset(_SERIAL, group, wanted, int(patience_s * 1000))
         timeout_ns = int(patience_s * 1e9) + _ANSWER_NS
-        return ask_groups(session, request, groupwire.WasReset, timeout_ns).before
+        before = ask_groups(session, request, groupwire.WasReset, timeout_ns).before
     finally:
         session.close()
+    return {queue - base: offset for queue, offset in before.items()}
 
 
 def ask_groups(

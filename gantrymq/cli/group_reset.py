@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.cli.board import running_board
@@ -16,7 +18,10 @@ from gantrymq.shm.errors import Rejected
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gantrymq.shm.board import Board, TopicSlot
     from gantrymq.workers.groups.progress import GroupProgress
+
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +38,26 @@ class Wish:
 def show_reset(wish: Wish, *, home: Path | None, dry_run: bool, as_json: bool) -> None:
     """Carry a wish out unless it is a dry run, and print what changed. Raises Rejected, ..."""
     where = home_of(home)
-    running_board(where)
-    rows = _plan(where, find_group(where, wish.group), wish)
-    if not dry_run:
-        _carry_out(where, wish, rows)
-    shown = [{key: row[key] for key in row if key != "board_queue"} for row in rows]
+    board = running_board(where)
+    topic = find_topic(board, wish.topic)
+    plan = partial(_plan, where, find_group(where, wish.group), wish)
+    rows = plan(board, topic) if dry_run else _carry_out(where, wish, plan)
     if as_json:
-        print_json({"group": wish.group, "changed": not dry_run, "queues": shown})
+        print_json({"group": wish.group, "changed": not dry_run, "queues": rows})
         return
-    print_rows([plain(row) for row in shown], as_json=False)
+    print_rows([plain(row) for row in rows], as_json=False)
     if dry_run:
         sys.stdout.write("\nnothing was changed\n")
 
 
-def _plan(home: Path, progress: GroupProgress, wish: Wish) -> list[dict[str, Any]]:
+def _plan(home: Path, progress: GroupProgress, wish: Wish, board: Board, topic: TopicSlot) -> Rows:
     """A row for each queue: its offset before and after, and the messages in between.
 
     Raises Rejected.
     """
     from gantrymq.clients.groupreset import offset_of
 
-    board = running_board(home)
     topic_name, queue_id, place = wish.topic, wish.queue, wish.place
-    topic = find_topic(board, topic_name)
     if queue_id is not None and queue_id >= topic.queue_count:
         raise Rejected(f"{topic_name} has {topic.queue_count} queues, no queue {queue_id}")
     if place.isdecimal() and queue_id is None and topic.queue_count > 1:
@@ -78,18 +80,23 @@ def _plan(home: Path, progress: GroupProgress, wish: Wish) -> list[dict[str, Any
                 "before": before,
                 "after": after,
                 "lag": slot["max_offset"] - after,
-                "board_queue": topic.queue_base + number,
             }
         )
     return rows
 
 
-def _carry_out(home: Path, wish: Wish, rows: list[dict[str, Any]]) -> None:
-    """Set the offsets; rows say afterwards what they were at that moment."""
+def _carry_out(home: Path, wish: Wish, plan: Callable[[Board, TopicSlot], Rows]) -> Rows:
+    """Set the offsets; rows say what they were at that moment."""
     from gantrymq.clients.groupreset import reset_offsets
 
-    wanted = {row["board_queue"]: row["after"] for row in rows}
-    before = reset_offsets(home, wish.group, wanted, wish.patience_s)
+    rows: Rows = []
+
+    def offsets(board: Board, topic: TopicSlot) -> dict[int, int]:
+        rows.extend(plan(board, topic))
+        return {row["queue"]: row["after"] for row in rows}
+
+    before = reset_offsets(home, wish.group, wish.topic, offsets, wish.patience_s)
     for row in rows:
-        known = before.get(row["board_queue"], -1)
+        known = before.get(row["queue"], -1)
         row["before"] = known if known >= 0 else None
+    return rows

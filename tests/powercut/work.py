@@ -47,8 +47,9 @@ from gantrymq.clients.message import Message
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.push.consumeresult import ConsumeResult
-from gantrymq.clients.running import find_board, ready_board
+from gantrymq.clients.running import ready_board
 from gantrymq.shm import jit, wire
+from gantrymq.shm.board import Board, TopicSlot
 from gantrymq.shm.configfile import write_config
 from gantrymq.shm.errors import BrokerGone
 from gantrymq.shm.ownfiles import make_store
@@ -330,12 +331,7 @@ class Work:
     def operate(self) -> None:
         """An operator: sets a group back, and makes a back-up."""
         self.calm.wait(0.5)
-        board = find_board(self.home)
-        assert board is not None
-        topic = board.topic_named(PLAIN)
-        assert topic is not None
-        low = board.queue(topic.queue_base)["min_offset"]
-        reset_offsets(self.home, AUDIT, {topic.queue_base: low}, 10.0)
+        reset_offsets(self.home, AUDIT, PLAIN, _to_begin, 10.0)
         copy = self.home.parent / f"copy-{self._number}"
         command = ["store", "backup", str(copy), "--home", str(self.home)]
         done = subprocess.run(
@@ -376,6 +372,11 @@ class Work:
                         self.told("got", AUDIT, bytes(body).decode())
                     if self.dice.random() < 0.3:
                         consumer.commit()
+
+
+def _to_begin(board: Board, topic: TopicSlot) -> dict[int, int]:
+    """The first queue goes back to its first message."""
+    return {0: board.queue(topic.queue_base)["min_offset"]}
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gantrymq.cli.group_reset import Wish, show_reset
+from gantrymq.clients import groupreset
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.control import look_at
+from gantrymq.clients.groupreset import offset_of, reset_offsets
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.producer import Producer
-from gantrymq.shm.errors import Evicted
+from gantrymq.clients.running import find_board
+from gantrymq.shm import wire
+from gantrymq.shm.errors import BrokerGone, Evicted, GroupIllegal
 from gantrymq.temporary import Broker
 from tests.support.forked import run_forked
 from tests.support.push import PATIENCE_S
@@ -158,3 +164,91 @@ def test_a_reset_leaves_a_queue_paused(home: Path) -> None:
         assert seen == [b"1"]
         consumer.resume([MessageQueue("paused", 0)])
         assert list(consumer.poll(timeout=PATIENCE_S).bodies) == [b"0"]
+
+
+def consume(home: Path, group: str, *topics: str) -> None:
+    """Make topics of a queue, each with a message, of which the group has consumed none."""
+    with Producer(home) as producer:
+        for topic in topics:
+            make(home, topic)
+            producer.send(topic, topic.encode())
+    first = ConsumeFrom.FIRST_OFFSET
+    with PullConsumer(group, topics, home=home, consume_from=first) as consumer:
+        consumer.commit()
+
+
+def make(home: Path, *topics: str) -> None:
+    with look_at(home) as control:
+        for topic in topics:
+            control.request(wire.CreateTopic(topic, 1), wire.TopicOpened)
+
+
+def delete(home: Path, *topics: str) -> None:
+    with look_at(home) as control:
+        for topic in topics:
+            control.request(wire.DeleteTopic(topic), wire.Done)
+
+
+def reset_amid(home: Path, group: str, topic: str, place: str, happens: Callable[[], None]) -> None:
+    """The command, and what happens while it works out where the group is to go."""
+
+    def plan(*asked: Any) -> int:  # noqa: ANN401 - as `offset_of`
+        offset = offset_of(*asked)
+        happens()
+        return offset
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groupreset, "offset_of", plan)
+        wish = Wish(group, topic, None, place, PATIENCE_S)
+        show_reset(wish, home=home, dry_run=False, as_json=True)
+
+
+def places(home: Path, group: str) -> dict[str, int]:
+    """Where a group goes on, by topic."""
+    return {row["topic"]: row["offset"] for row in ask(home, "describe", group)["queues"]}
+
+
+@mends("S196")
+def test_a_reset_that_is_planned_in_one_life_is_not_done_in_another() -> None:
+    """The board's numbers mean other queues there: a start has topics by name."""
+    with Broker.temporary() as broker:
+        consume(broker.home, "g", "zebras", "apes")
+
+        def restart() -> None:
+            broker.stop()
+            broker.start()
+
+        with pytest.raises(BrokerGone):
+            reset_amid(broker.home, "g", "zebras", "end", restart)
+        assert places(broker.home, "g") == {"zebras": 0, "apes": 0}
+
+
+@mends("S196")
+def test_a_topic_that_is_deleted_amid_a_reset_leaves_its_place_to_no_other(home: Path) -> None:
+    """Topics without a message: one beside it, of which nobody plans anything, does leave."""
+    make(home, "meant", "beside")
+    with PullConsumer("meaner", ["meant"], home=home) as consumer:
+        consumer.commit()
+    board = find_board(home)
+    assert board is not None
+
+    def delete_and_make_others() -> None:
+        delete(home, "meant", "beside")
+        poll_until(lambda: board.topic_named("beside") is None, "a place is free")
+        make(home, "other", "another")
+
+    with pytest.raises(GroupIllegal, match="topic meant was deleted"):
+        reset_amid(home, "meaner", "meant", "end", delete_and_make_others)
+    assert places(home, "meaner").keys() <= {"meant"}
+
+
+def test_a_topic_that_is_made_again_amid_a_reset_is_set_to_nothing_of_old(home: Path) -> None:
+    consume(home, "anew", "remade")
+
+    def plan(*_: object) -> dict[int, int]:
+        delete(home, "remade")
+        make(home, "remade")
+        return {0: 0}
+
+    with pytest.raises(GroupIllegal, match="holds 1 to 1, not 0"):
+        reset_offsets(home, "anew", "remade", plan, PATIENCE_S)

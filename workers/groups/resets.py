@@ -101,19 +101,24 @@ class Resets:
             return f"there is no group {request.group!r}"
         if not request.offsets:
             return "a reset names a queue at least"
+        self._membership.topics.refresh()
+        faults = (self._fault_at(request.group, *place) for place in request.offsets.items())
+        return next(filter(None, faults), "")
+
+    def _fault_at(self, group: str, queue: int, offset: int) -> str:
         topics = self._membership.topics
-        topics.refresh()
-        for queue, offset in request.offsets.items():
-            key = topics.key(queue)
-            if key is None:
-                return f"there is no queue {queue} on the board"
-            if queue in self._membership.blocked.get(request.group, ()):
-                return f"{key[0]}/{key[1]} of {request.group!r} is being reset already"
-            at = self._board.queue_at(queue)
-            low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
-            high = self._board.word(at + layout.QUEUE_MAX_OFFSET)
-            if not low <= offset <= max(low, high):
-                return f"{key[0]}/{key[1]} holds {low} to {high}, not {offset}"
+        key = topics.key(queue)
+        if key is None:
+            return f"there is no queue {queue} on the board"
+        if not topics.is_there(key[0]):
+            return f"topic {key[0]} was deleted"
+        if queue in self._membership.blocked.get(group, ()):
+            return f"{key[0]}/{key[1]} of {group!r} is being reset already"
+        at = self._board.queue_at(queue)
+        low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
+        high = self._board.word(at + layout.QUEUE_MAX_OFFSET)
+        if not low <= offset <= max(low, high):
+            return f"{key[0]}/{key[1]} holds {low} to {high}, not {offset}"
         return ""
 
     def count_of(self, session: int) -> int:
