@@ -83,7 +83,7 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
 
     It must not exist, nor lie in a store. Until all is there and synced it is called
     `<destination>.partial`, which is removed if the copy fails; what a killed one has left, the
-    next call replaces. Raises Rejected, StoreFailed, Timeout, OSError.
+    next call replaces. Raises Rejected, StoreBusy if one is at work, StoreFailed, Timeout, OSError.
     """
     source = store_of(home)
     require_outside(home, destination)
@@ -93,28 +93,34 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
     except FileNotFoundError as error:
         raise Rejected(str(error)) from None
     partial = destination.with_name(destination.name + ".partial")
-    temporaryhome.remove(partial, _WORD)
+    temporaryhome.remove_left(partial, _WORD)
     if os.path.lexists(partial):
         raise Rejected(f"{partial} is there, and no back-up that was broken off: remove it first")
     run = _Run(PosixStorage(str(source)), PosixStorage(str(store_of(partial))), progress)
     try:
-        temporaryhome.make_at(partial, _WORD)
-        store_of(partial).mkdir(mode=0o700)
-        low, durable, segments = _copy(home, run)
-        if (home / config.FILE_NAME).exists():
-            given = ownfiles.read_given(home / config.FILE_NAME)
-            ownfiles.replace_whole(partial / config.FILE_NAME, given)
-        rename_durably(partial, destination)
-        (destination / temporaryhome.MARKER).unlink()
-    except BaseException as error:
-        temporaryhome.remove(partial, _WORD)
-        if not (isinstance(error, OSError) and is_disk_full(error)):
+        with temporaryhome.making(partial, _WORD):
+            require_free(destination)  # nobody else makes it from here on
+            low, durable, segments = _write(home, partial, run)
+            rename_durably(partial, destination)
+            (destination / temporaryhome.MARKER).unlink()
+    except OSError as error:
+        if not is_disk_full(error):
             raise
         raise DiskFull(
             f"no room for the back-up at {destination}: the disk was full after {run.bytes} bytes,"
             " and nothing is left of it; name a directory on another one"
         ) from error
     return Copied(str(destination), low, durable, segments, run.bytes)
+
+
+def _write(home: Path, partial: Path, run: _Run) -> tuple[int, int, int]:
+    """Lowest position, durable position, segments."""
+    store_of(partial).mkdir(mode=0o700)
+    written = _copy(home, run)
+    if (home / config.FILE_NAME).exists():
+        given = ownfiles.read_given(home / config.FILE_NAME)
+        ownfiles.replace_whole(partial / config.FILE_NAME, given)
+    return written
 
 
 def _copy(home: Path, run: _Run) -> tuple[int, int, int]:

@@ -206,7 +206,7 @@ class Incompatible(GantryError):
 
 
 class StoreBusy(GantryError):
-    """Another broker holds the store's lock."""
+    """Another broker holds the store's lock, or another run writes to the same place."""
 
 
 class StoreFailed(GantryError):

@@ -125,7 +125,7 @@ again. docs/operate.md tells how to restore.
 \b
 Example: gantrymq store backup ./mq-copy --home ./mq
 Exit codes: 0 done; 2 DEST exists, there is nothing to copy, or a broker must be started first; 70
-the store failed; 74 an I/O error.
+the store failed; 74 an I/O error; 75 another back-up to DEST is at work.
 """
 )
 def backup(

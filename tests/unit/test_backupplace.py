@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from gantrymq.brokerd import backup as backups
 from gantrymq.brokerd import temporaryhome
 from gantrymq.brokerd.backup import backup
 from gantrymq.brokerd.backupplace import require_free, require_outside
-from gantrymq.shm.errors import DiskFull, GantryError, Rejected
+from gantrymq.shm.errors import DiskFull, GantryError, Rejected, StoreBusy
 from gantrymq.shm.held import Descriptor
 from tests.support.trials import mends
 
@@ -121,3 +122,70 @@ def test_a_disk_that_is_full_from_the_beginning_leaves_nothing(
     with pytest.raises(DiskFull, match="nothing is left of it"):
         backup(home, tmp_path / "bk")
     assert sorted(tmp_path.iterdir()) == before
+
+
+@mends("S186")
+def test_two_back_ups_to_one_place_do_not_meet(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one neither removes what the first one writes, nor writes into it."""
+
+    def copy(*_: object) -> tuple[int, int, int]:
+        (tmp_path / "bk.partial" / "store" / "first").touch()
+        with pytest.raises(StoreBusy, match=r"bk\.partial is being written"):
+            backup(home, tmp_path / "bk")
+        return 0, 0, 0
+
+    monkeypatch.setattr(backups, "_copy", copy)
+    backup(home, tmp_path / "bk")
+    assert os.listdir(tmp_path / "bk") == ["store"]
+    assert os.listdir(tmp_path / "bk" / "store") == ["first"]
+    assert not (tmp_path / "bk.partial").exists()
+
+
+@mends("S186")
+@pytest.mark.parametrize("name", ["bk", "bk.partial"])
+def test_a_back_up_that_another_one_overtakes_leaves_its_work(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """One that ends, or begins, between the second one's look at the place and its own folder."""
+
+    def overtaken(*_: object) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / temporaryhome.MARKER).write_bytes(b"an unfinished back-up")
+
+    monkeypatch.setattr(temporaryhome, "remove_left", overtaken)
+    with pytest.raises(Rejected, match=f"{name} is there"):
+        backup(home, tmp_path / "bk")
+    assert [path for path in os.listdir(tmp_path) if path.startswith("bk")] == [name]
+
+
+@mends("S186")
+def test_a_removal_that_is_broken_off_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is removed first: the mark is there as long as there is something to know by it."""
+    folder, whole = tmp_path / "bk.partial", shutil.rmtree
+    removed: list[Path] = []
+
+    def remove(path: Path, *, ignore_errors: bool) -> None:
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(path)
+        whole(path, ignore_errors=ignore_errors)
+
+    def fail() -> None:
+        with temporaryhome.making(folder, "word"):
+            for name in ("a", "b", "c"):
+                (folder / name).mkdir()
+            raise GantryError("broken off")
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    monkeypatch.undo()
+    assert len(os.listdir(folder)) == 3
+    temporaryhome.remove_left(folder, "another word")
+    assert folder.is_dir()
+    temporaryhome.remove_left(folder, "word")
+    assert not folder.exists()
