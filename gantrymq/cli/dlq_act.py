@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.cli.answers import Answers
 from gantrymq.cli.dlq_letters import DeadLetters, Letter, Wanted
 from gantrymq.cli.leave import complain
 from gantrymq.cli.output import home_of, print_json
@@ -49,8 +50,12 @@ def resend(group: str, wanted: Wanted, *, home: Path | None, dry_run: bool, as_j
         with locked(dead.store), Producer(home=dead.home) as producer:
             dead.refresh()
             waiting = (item for item in dead.letters(group, wanted) if run.is_due(item))
-            while letters := list(islice(waiting, _AT_ONCE)):
-                run.send(producer, letters)
+            try:
+                while letters := list(islice(waiting, _AT_ONCE)):
+                    run.send(producer, letters)
+            except BaseException:
+                run.tell_broken_off()
+                raise
     return run.tell(dry_run=dry_run, as_json=as_json)
 
 
@@ -62,6 +67,7 @@ class _Resend:
         self._sent: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._before = 0
+        self._answers = Answers()
 
     def is_due(self, letter: Letter) -> bool:
         """Whether it was not sent again before."""
@@ -89,8 +95,10 @@ class _Resend:
                 except Rejected as error:
                     self._failed[str(error)] += 1
         finally:
-            trouble = self._await(flying, done)
-            self._remember(done)
+            try:
+                trouble = self._await(flying, done)
+            finally:
+                self._remember(done)
         if trouble is not None:
             raise trouble
 
@@ -100,7 +108,7 @@ class _Resend:
         trouble = None
         for letter, topic, future in flying:
             try:
-                future.result()
+                self._answers.of(future)
             except Rejected as error:
                 self._failed[str(error)] += 1
             except GantryError as error:
@@ -137,9 +145,23 @@ class _Resend:
             before = f", {self._before} were before" if self._before else ""
             what = "would be sent again; nothing was changed" if dry_run else "sent again"
             sys.stdout.write(f"{sent} {what}{before}\n")
+        self._tell_failed()
+        return ExitCode.DOES_NOT_HOLD if failed else ExitCode.OK
+
+    def tell_broken_off(self) -> None:
+        """After an error: what went, and what the next run may send twice."""
+        self._tell_failed()
+        if self._sent:
+            complain(f"sent again before that: {self._sent.total()}; they are not sent twice")
+        if self._answers.missing:
+            complain(
+                f"sent again without an answer: {self._answers.missing}; the next run sends them"
+                " once more"
+            )
+
+    def _tell_failed(self) -> None:
         for text, count in self._failed.items():
             complain(f"{count} not sent: {text}")
-        return ExitCode.DOES_NOT_HOLD if failed else ExitCode.OK
 
 
 def export(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, cast
 
 import typer
 
+from gantrymq.cli.answers import Answers
 from gantrymq.cli.leave import complain, drop_output
 from gantrymq.cli.options import Shared, grouped, home_of, print_json, print_text
 from gantrymq.shm.codes import ExitCode
@@ -36,7 +37,8 @@ Example: gantrymq send orders --lines json < messages.jsonl
          (objects with body or body_base64, and optionally tag, keys, properties, delay)
 Example: gantrymq send reminders --body 'call' --delay 90 --json
          (recall_handle is what `gantrymq delayed recall` takes)
-What ends it before all lines are sent is told with the number of messages that are stored.
+What ends it before all lines are sent is told with the number of messages that are stored, and of
+those of which that is not known: once the broker is gone nobody waits for them.
 Exit codes: 0 every message is stored; 2 a message or an option is wrong; 69 no broker; 70 the
 store failed; 74 the disk is full, or standard output takes no more.
 """
@@ -109,9 +111,10 @@ def send(
                     break
             receipts.take(0)
         except BaseException:
-            receipts.take_rest()
-            if receipts.stored:
-                complain(f"messages stored before that: {receipts.stored}; they stay")
+            try:
+                receipts.take_rest()
+            finally:
+                receipts.tell()
             raise
     receipts.close(topic)
     if receipts.failure is not None:
@@ -127,6 +130,7 @@ class _Receipts:
         self.failure: OSError | None = None
         self._as_json = as_json
         self._waiting: deque[Future[SendReceipt]] = deque()
+        self._answers = Answers()
 
     def expect(self, receipt: Future[SendReceipt]) -> None:
         """One that is on its way. Raises what sends raise."""
@@ -136,7 +140,12 @@ class _Receipts:
     def take(self, most: int) -> None:
         """Wait until no more than so many are on their way. Raises what sends raise."""
         while len(self._waiting) > most:
-            receipt = self._waiting.popleft().result()
+            try:
+                receipt = self._answers.of(self._waiting[0])
+            except GantryError:
+                self._waiting.popleft()
+                raise
+            self._waiting.popleft()  # after the wait: who breaks it off asks again
             self.stored += 1
             if self._as_json:
                 self._print(partial(_show, receipt))
@@ -146,6 +155,14 @@ class _Receipts:
         while self._waiting:
             with suppress(GantryError):
                 self.take(0)
+
+    def tell(self) -> None:
+        """After an error: how many are stored, and of how many nobody knows that."""
+        if self.stored:
+            complain(f"messages stored before that: {self.stored}; they stay")
+        unknown = self._answers.missing + len(self._waiting)
+        if unknown:
+            complain(f"messages without an answer: {unknown}; they may be stored or not")
 
     def close(self, topic: str) -> None:
         """Say how many it was."""
