@@ -23,6 +23,12 @@ _ERRORS: Final[dict[str, type[errors.GantryError]]] = {
     transactionwire.DISK_FULL: errors.DiskFull,
     transactionwire.DECIDED: errors.TransactionDecided,
 }
+#: What to do about it, where the answer does not say that.
+_MENDS: Final = {
+    transactionwire.UNSTORABLE: (
+        ": make its topic (`gantrymq topic create`), or take it back (`gantrymq tx rollback`)"
+    ),
+}
 
 
 class Settler(Closing):
@@ -49,7 +55,8 @@ class Settler(Closing):
                 break
             time.sleep(_AGAIN_S)
         if answer.error:
-            raise _ERRORS.get(answer.error, errors.Rejected)(answer.text or answer.error)
+            text = (answer.text or answer.error) + _MENDS.get(answer.error, "")
+            raise _ERRORS.get(answer.error, errors.Rejected)(text)
         return answer.outcome
 
     def _ask(self, request: Settle) -> Settled:

@@ -15,13 +15,15 @@ from gantrymq.cli.output import home_of, print_json
 from gantrymq.clients.recalls import require_handle
 from gantrymq.shm import schedulerwire
 from gantrymq.shm.codes import ExitCode
-from gantrymq.shm.errors import BrokerGone, MessageIllegal
+from gantrymq.shm.errors import BrokerGone, GantryError, MessageIllegal, Rejected
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _CANCELLED: Final = schedulerwire.CANCELLED
 _NO_HANDLE: Final = "no_handle"
+#: The scheduler does not carry it out.
+_REFUSED: Final = "refused"
 #: Of a dry run: delivered, cancelled before, or never parked, which only the scheduler can tell.
 _NOT_WAITING: Final = "not_waiting"
 
@@ -108,7 +110,15 @@ def _cancel(home: Path, handles: list[str], told: _Recalls) -> None:
 
     with Producer(home=home) as producer:
         for item in handles:
-            told.note(item, str(producer.recall_message(told.topic, item)))
+            try:
+                outcome = str(producer.recall_message(told.topic, item))
+            except Rejected as error:
+                complain(f"{item}: {error}")
+                outcome = _REFUSED
+            except GantryError:
+                complain(f"{item}: not cancelled, or not known to be; nor those behind it")
+                raise
+            told.note(item, outcome)
 
 
 def _look_for(home: Path, handles: list[str], told: _Recalls) -> None:

@@ -95,11 +95,11 @@ def show(
 
 
 _SETTLED = """
-What was decided before stays: then it says so, and nothing is changed. A broker has to run; who
-decided, and when, is kept in the log.
+What was decided before stays: then it says so, and nothing is changed. What cannot be settled is
+named, and the others are. A broker has to run; who decided, and when, is kept in the log.
 """
-_CODES = """Exit codes: 0 all are settled so; 1 one was decided otherwise; 2 there is no such half
-message; 69 no broker runs, or no answer came."""
+_CODES = """Exit codes: 0 all are settled so; 1 one was decided otherwise, or cannot be settled; 2
+an id is of no half message in doubt; 69 no broker runs, or no answer came."""
 
 
 def _help_of(command: str, what: str) -> str:

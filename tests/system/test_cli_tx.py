@@ -19,6 +19,7 @@ from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.temporary import Broker
 from tests.support.brokers import command
 from tests.support.forked import run_each, start_program
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 TOPIC = "orders"
@@ -28,8 +29,8 @@ import os, sys
 from gantrymq.clients.producer import Producer
 producer = Producer(sys.argv[1], producer_group="pay")
 transaction = producer.begin_transaction()
-for body in sys.argv[2:]:
-    producer.send("orders", body.encode(), transaction=transaction, keys=[body], tag="t")
+for body in sys.argv[3:]:
+    producer.send(sys.argv[2], body.encode(), transaction=transaction, keys=[body], tag="t")
 os._exit(0)
 """
 
@@ -50,9 +51,9 @@ def patient_broker() -> Iterator[Broker]:
         yield running
 
 
-def leave_open(broker: Broker, *bodies: str) -> None:
+def leave_open(broker: Broker, *bodies: str, topic: str = TOPIC) -> None:
     """A producer sends the messages of one transaction, and dies."""
-    assert start_program(DYING, broker.home, *bodies).wait() == 0
+    assert start_program(DYING, broker.home, topic, *bodies).wait() == 0
 
 
 def rows(broker: Broker, *words: str) -> list[dict[str, Any]]:
@@ -258,6 +259,24 @@ def test_what_became_of_a_decided_one_is_told(patient_broker: Broker) -> None:
     checks = ["checked"] * found["checks"]
     assert [entry["what"] for entry in found["history"]] == [*checks, "committed"]
     assert found["history"][-1]["by"] == "producer, perhaps when it was asked"
+
+
+@mends("S188")
+def test_what_cannot_be_settled_keeps_no_other_from_it(patient_broker: Broker) -> None:
+    """It is named, with what to do: one whose topic is gone, and what is no half message."""
+    broker, unknown = patient_broker, "0" * 32
+    leave_open(broker, "lost", topic="gone")
+    leave_open(broker, "kept")
+    lost, kept = (row_of(broker, body)["message_id"] for body in ("lost", "kept"))
+    assert command("topic", "delete", "gone", "--home", broker.home).returncode == 0
+    done = command("tx", "commit", lost, kept, "--home", broker.home)
+    assert (done.returncode, done.stdout) == (1, f"{kept}  committed\n")
+    assert f"gantrymq: {lost}: its topic is gone: make its topic" in done.stderr
+    assert [row["message_id"] for row in rows(broker)] == [lost]
+    assert delivered(broker, 1) == ["kept"]
+    done = command("tx", "rollback", unknown, lost, "--home", broker.home)
+    assert (done.returncode, done.stdout) == (2, f"{lost}  rolled back\n")
+    assert f"no half message in doubt has the id {unknown}" in done.stderr
 
 
 def test_mistakes_are_named(broker: Broker, tmp_path: Path) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from gantrymq.cli import dlq_act
+from gantrymq.cli import delayed_recall, dlq_act
 from gantrymq.cli.dlq_letters import DeadLetters, Letter
 from gantrymq.cli.send import _Receipts
+from gantrymq.clients import producer as producers
 from gantrymq.clients.message import MessageQueue, SendReceipt
 from gantrymq.clients.producer import Producer
-from gantrymq.shm.errors import BrokerGone, DiskFull, GantryError, Timeout
+from gantrymq.clients.recalloutcome import RecallOutcome
+from gantrymq.shm.errors import BrokerGone, DiskFull, GantryError, Rejected, Timeout
 from gantrymq.workers.groups.deadletternote import DeadLetterNote
 from tests.support.trials import mends
 
@@ -123,3 +127,36 @@ def test_what_was_sent_again_before_ctrl_c_is_remembered(monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         resends.send()
     assert resends.remembered == [(0, 1)]
+
+
+def recalled(
+    monkeypatch: pytest.MonkeyPatch, *ends: RecallOutcome | GantryError
+) -> delayed_recall._Recalls:
+    """What `delayed recall orders -` notes of handles that end so."""
+    left = [*ends]
+
+    def recall_message(_topic: str, _handle: str) -> RecallOutcome:
+        end = left.pop(0)
+        if isinstance(end, GantryError):
+            raise end
+        return end
+
+    producer = nullcontext(SimpleNamespace(recall_message=recall_message))
+    monkeypatch.setattr(producers, "Producer", lambda **_: producer)
+    told = delayed_recall._Recalls("orders", dry_run=False, as_json=False)
+    delayed_recall._cancel(Path("home"), [f"h{number}" for number in range(len(ends))], told)
+    return told
+
+
+@mends("S188")
+def test_a_recall_that_is_refused_keeps_no_other_from_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named; where no other one can be cancelled either, it is told where that began."""
+    done = RecallOutcome.CANCELLED
+    told = recalled(monkeypatch, done, Rejected("not carried out"), done)
+    assert (told.counts, told.code) == ({"cancelled": 2, "refused": 1}, 1)
+    assert capsys.readouterr().err == "gantrymq: h1: not carried out\n"
+    with pytest.raises(DiskFull):
+        recalled(monkeypatch, done, DiskFull("full"), done)
+    assert "h1: not cancelled, or not known to be; nor those behind it" in capsys.readouterr().err
