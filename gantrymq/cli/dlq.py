@@ -147,12 +147,12 @@ def resend(group: GroupArgument, filters: Filters, shared: Shared, dry_run: DryR
 
 A line is what `gantrymq send TOPIC --lines json` takes: body (body_base64 if it is no UTF-8), tag,
 keys, properties. Such a line names no topic: choose one with --topic where there are several. What
-was sent again is written too, what was purged is not.
+was sent again is written too, what was purged is not. The file gets its name once it is whole.
 
 \b
 Example: gantrymq dlq export billing dead.jsonl --topic orders --dry-run
-Exit codes: 0 done; 2 no such group, letter or time, or the file is there; 69 no broker; 70 the
-store is damaged; 74 an I/O error.
+Exit codes: 0 done; 1 some were not written: standard error says which; 2 no such group,
+letter or time, or the file is there; 69 no broker; 70 the store is damaged; 74 an I/O error.
 """
 )
 @grouped
@@ -167,7 +167,8 @@ def export(
     from gantrymq.cli.dlq_act import export as run
 
     wanted, home = filters.wanted, shared.home
-    run(group, wanted, file, home=home, dry_run=dry_run, as_json=shared.as_json)
+    code = run(group, wanted, file, home=home, dry_run=dry_run, as_json=shared.as_json)
+    raise typer.Exit(code)
 
 
 @app.command(

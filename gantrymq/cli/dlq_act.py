@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import secrets
 import sys
-from collections import Counter
-from contextlib import nullcontext
+from collections import Counter, defaultdict
+from contextlib import contextmanager, nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from gantrymq.cli.answers import Answers
 from gantrymq.cli.dlq_letters import DeadLetters, Letter, Wanted
@@ -18,6 +20,7 @@ from gantrymq.clients.message import GROUP_PROPERTY, as_sent
 from gantrymq.clients.stored_body import plain_body
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import GantryError, Rejected
+from gantrymq.shm.ownfiles import naming
 from gantrymq.shm.storeplace import require_outside_stores
 from gantrymq.workers.groups.deadletternote import (
     add,
@@ -27,6 +30,7 @@ from gantrymq.workers.groups.deadletternote import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -34,6 +38,35 @@ if TYPE_CHECKING:
     from gantrymq.clients.producer import Producer
 
 _AT_ONCE: Final = 500
+#: So many letters are named of those that failed for the same reason.
+_NAMED: Final = 10
+
+
+class _Failures:
+    """Letters that cannot be sent or written, by why; the others are."""
+
+    def __init__(self) -> None:
+        self._offsets: defaultdict[str, list[int]] = defaultdict(list)
+
+    def add(self, letter: Letter, error: Rejected) -> None:
+        """One letter."""
+        self._offsets[str(error)].append(letter.place[1])
+
+    def total(self) -> int:
+        """How many they are."""
+        return sum(map(len, self._offsets.values()))
+
+    def tell(self, what: str) -> None:
+        """Say which, as `--at` takes them, and why."""
+        for text, offsets in self._offsets.items():
+            named = ", ".join(map(str, offsets[:_NAMED]))
+            more = " and more" if len(offsets) > _NAMED else ""
+            complain(f"{len(offsets)} not {what}: {text} (--at {named}{more})")
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        return ExitCode.DOES_NOT_HOLD if self._offsets else ExitCode.OK
 
 
 def resend(group: str, wanted: Wanted, *, home: Path | None, dry_run: bool, as_json: bool) -> int:
@@ -65,7 +98,7 @@ class _Resend:
     def __init__(self, dead: DeadLetters, group: str) -> None:
         self._dead, self._group = dead, group
         self._sent: Counter[str] = Counter()
-        self._failed: Counter[str] = Counter()
+        self._failed = _Failures()
         self._before = 0
         self._answers = Answers()
 
@@ -81,7 +114,7 @@ class _Resend:
         try:
             self._sent[_message(letter).topic] += 1
         except Rejected as error:
-            self._failed[str(error)] += 1
+            self._failed.add(letter, error)
 
     def send(self, producer: Producer, letters: list[Letter]) -> None:
         """Send some, wait for their receipts, remember those that are stored."""
@@ -93,7 +126,7 @@ class _Resend:
                     message = _message(letter)
                     flying.append((letter, message.topic, producer.send_async(message)))
                 except Rejected as error:
-                    self._failed[str(error)] += 1
+                    self._failed.add(letter, error)
         finally:
             try:
                 trouble = self._await(flying, done)
@@ -110,7 +143,7 @@ class _Resend:
             try:
                 self._answers.of(future)
             except Rejected as error:
-                self._failed[str(error)] += 1
+                self._failed.add(letter, error)
             except GantryError as error:
                 trouble = error
             else:
@@ -127,7 +160,7 @@ class _Resend:
 
     def tell(self, *, dry_run: bool, as_json: bool) -> int:
         """Print the counts; the exit code."""
-        sent, failed = self._sent.total(), self._failed.total()
+        sent = self._sent.total()
         if as_json:
             print_json(
                 {
@@ -136,7 +169,7 @@ class _Resend:
                     "resent": sent,
                     "topics": dict(self._sent),
                     "resent_before": self._before,
-                    "failed": failed,
+                    "failed": self._failed.total(),
                 }
             )
         else:
@@ -145,12 +178,12 @@ class _Resend:
             before = f", {self._before} were before" if self._before else ""
             what = "would be sent again; nothing was changed" if dry_run else "sent again"
             sys.stdout.write(f"{sent} {what}{before}\n")
-        self._tell_failed()
-        return ExitCode.DOES_NOT_HOLD if failed else ExitCode.OK
+        self._failed.tell("sent")
+        return self._failed.code
 
     def tell_broken_off(self) -> None:
         """After an error: what went, and what the next run may send twice."""
-        self._tell_failed()
+        self._failed.tell("sent")
         if self._sent:
             complain(f"sent again before that: {self._sent.total()}; they are not sent twice")
         if self._answers.missing:
@@ -159,45 +192,68 @@ class _Resend:
                 " once more"
             )
 
-    def _tell_failed(self) -> None:
-        for text, count in self._failed.items():
-            complain(f"{count} not sent: {text}")
-
 
 def export(
     group: str, wanted: Wanted, file: Path, *, home: Path | None, dry_run: bool, as_json: bool
-) -> None:
-    """Write dead letters as lines that `gantrymq send --lines json` takes. Raises Rejected, ..."""
+) -> int:
+    """Write dead letters as lines that `gantrymq send --lines json` takes; the exit code.
+
+    Raises Rejected, Corrupt, OSError; then there is no file.
+    """
     require_outside_stores(file, "file")
     dead = DeadLetters(home_of(home))
     dead.queues(group)  # is there such a group?
     dead.require_named(group, wanted)
-    counts: Counter[str] = Counter()
-    try:
-        if dry_run:
-            _require_place(file)
-        with nullcontext() if dry_run else file.open("x", encoding="utf-8") as out:
-            for letter in dead.letters(group, wanted):
-                line = json.dumps(_line(letter), ensure_ascii=False)
-                if out is not None:
-                    out.write(line + "\n")
-                counts[letter.topic or "-"] += 1
-    except FileExistsError:
-        raise Rejected(f"{file} is there already: name a new file") from None
+    _require_free(file)
+    with nullcontext() if dry_run else _new_file(file) as out:
+        counts, failed = _write(dead.letters(group, wanted), out)
     if as_json:
         told = {"group": group, "file": str(file), "dry_run": dry_run}
-        print_json(told | {"exported": counts.total(), "topics": counts})
-        return
-    for topic, count in sorted(counts.items()):
-        sys.stdout.write(f"{topic}  {count}\n")
-    what = "would be written; no file was made" if dry_run else f"written to {file}"
-    sys.stdout.write(f"{counts.total()} {what}\n")
+        told |= {"exported": counts.total(), "topics": counts, "failed": failed.total()}
+        print_json(told)
+    else:
+        for topic, count in sorted(counts.items()):
+            sys.stdout.write(f"{topic}  {count}\n")
+        what = "would be written; no file was made" if dry_run else f"written to {file}"
+        sys.stdout.write(f"{counts.total()} {what}\n")
+    failed.tell("written")
+    return failed.code
 
 
-def _require_place(file: Path) -> None:
-    """Raise what making a file would raise, as far as can be seen without."""
-    if file.exists():
-        raise FileExistsError
+def _write(letters: Iterator[Letter], out: IO[str] | None) -> tuple[Counter[str], _Failures]:
+    """How many were written, by topic, and which cannot be."""
+    counts: Counter[str] = Counter()
+    failed = _Failures()
+    for letter in letters:
+        try:
+            line = json.dumps(_line(letter), ensure_ascii=False)
+        except Rejected as error:
+            failed.add(letter, error)
+            continue
+        if out is not None:
+            out.write(line + "\n")
+        counts[letter.topic or "-"] += 1
+    return counts, failed
+
+
+@contextmanager
+def _new_file(file: Path) -> Iterator[IO[str]]:
+    """A file that gets its name once it is whole: who repeats what a kill has ended finds none."""
+    partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.partial")
+    with naming(file), partial.open("x", encoding="utf-8") as out:
+        try:
+            yield out
+            out.flush()
+            _require_free(file)
+            partial.rename(file)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _require_free(file: Path) -> None:
+    """Raise what a new file of that name would be refused with, as far as can be seen without."""
+    if os.path.lexists(file):
+        raise Rejected(f"{file} is there already: name a new file")
     file.parent.stat()
 
 
