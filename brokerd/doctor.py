@@ -43,7 +43,7 @@ from gantrymq.clients.home import (
 from gantrymq.clients.running import board_name
 from gantrymq.clients.spark.needs import JAVA_MIN
 from gantrymq.shm import layout, ownfiles, readonly
-from gantrymq.shm.board import Board, attach_board
+from gantrymq.shm.board import Board, attach_board, place_of
 from gantrymq.shm.codes import BrokerState, Role
 from gantrymq.shm.errors import GantryError, NotPermitted, why_failed
 from gantrymq.shm.storage import PosixStorage
@@ -162,9 +162,9 @@ def _check_shared_memory(patient: Patient) -> Iterator[Finding]:
     folder = Path("/dev/shm")
     settings = patient.settings
     needed = layout.board_bytes(settings.topics_max, settings.board_queues_max)
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         mend = "mount a tmpfs there, mode 1777"
-        yield Finding("/dev/shm", "wrong", "it is not there, or not writable", mend)
+        yield Finding("/dev/shm", "wrong", "it is not there, or not for this user to write", mend)
         return
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
@@ -174,6 +174,15 @@ def _check_shared_memory(patient: Patient) -> Iterator[Finding]:
         yield Finding("/dev/shm", "wrong", found, f"{mend} topics_max and board_queues_max")
     else:
         yield Finding("/dev/shm", "ok", found)
+
+
+def _check_namesakes(patient: Patient) -> Iterator[Finding]:
+    if not patient.store.exists():
+        return
+    for name, owner in epoch.namesakes_of(patient.home).items():
+        found = f"{str(place_of(name))!r} of user {owner} has the name of a board, and is none"
+        mend = "a start leaves it alone; whose it is, or root, may remove it"
+        yield Finding("/dev/shm", "note", found, mend)
 
 
 def _check_memory(patient: Patient) -> Iterator[Finding]:
@@ -414,6 +423,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _check_packages,
     _check_executable_memory,
     _check_shared_memory,
+    _check_namesakes,
     _check_memory,
     _check_kernels,
     _check_java,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
+import stat
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from gantrymq.brokerd.config import DEFAULTS, GIVEN, Configuration, Settings, run_of_tests
 from gantrymq.clients.home import board_file, read_board_file, store_of
-from gantrymq.shm import layout
+from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.bitmapnote import DIRECTORY as EXTENSIONS
 from gantrymq.shm.board import (
     NAME_PREFIX,
@@ -22,6 +22,7 @@ from gantrymq.shm.board import (
     attach_board,
     create_region,
     format_board,
+    list_boards,
     unlink_board,
 )
 from gantrymq.shm.clock import Clock
@@ -259,8 +260,27 @@ def forget_old_boards(home: Path, keep: str) -> None:
 
 def boards_of(home: Path) -> list[str]:
     """Names of the boards of this store, of whatever life. The store is there."""
-    prefix = _board_prefix(home)
-    return [f"/{name}" for name in os.listdir("/dev/shm") if f"/{name}".startswith(prefix)]
+    return [name for name, _owner, is_board in _named_as_boards(home) if is_board]
+
+
+def namesakes_of(home: Path) -> dict[str, int]:
+    """What has the name of a board of this store, and is none: names and owners.
+
+    Anybody may make such a thing in /dev/shm, and nobody else can remove it there; a broker leaves
+    it alone.
+    """
+    return {name: owner for name, owner, is_board in _named_as_boards(home) if not is_board}
+
+
+def _named_as_boards(home: Path) -> Iterator[tuple[str, int, bool]]:
+    """Name, owner, and whether a broker can have made it: it was the store's owner.
+
+    (Or this user, if the store has been given away since.)
+    """
+    makers = (store_of(home).stat().st_uid, ownfiles.user())
+    for name, status in list_boards(_board_prefix(home)).items():
+        is_board = stat.S_ISREG(status.st_mode) and status.st_uid in makers
+        yield name, status.st_uid, is_board
 
 
 def wall_ahead_ns(clock: Clock, old_board: Board | None) -> int:

@@ -11,20 +11,21 @@ import mmap
 import os
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
-
-import posix_ipc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
 
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.errors import BrokerGone, Incompatible, NotPermitted
-from gantrymq.shm.fromhandlers import require_ours
-from gantrymq.shm.held import hold
+from gantrymq.shm.fromhandlers import Suppressed, require_ours
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 NAME_PREFIX = "/gantrymq-"
+#: Where the system has named regions as files.
+_REGIONS: Final = Path("/dev/shm")
+_MOUNT: Final = "mount a tmpfs at /dev/shm with mode 1777 (`gantrymq doctor` looks at it)"
 #: How the name of a topic slot begins that belongs to nobody now.
 NOBODYS = "\0"
 
@@ -234,31 +235,44 @@ def format_board(memory: memoryview, **constants: Unpack[BoardConstants]) -> Non
 def create_region(name: str, size: int) -> memoryview:
     """Make and map a named region with memory behind it, so that no use of it can fail later.
 
-    Raises OSError if /dev/shm is too small or full, or this process may make no such file.
+    Raises OSError, with what to do, if /dev/shm is missing, too small or full, or this process may
+    make no such file.
     """
+    path = place_of(name)
     try:
-        region = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
-    except ValueError as error:  # as posix_ipc takes EFBIG
+        with ownfiles.create_file(path) as region:
+            try:
+                os.posix_fallocate(region.number, 0, size)
+                return memoryview(mmap.mmap(region.number, size))
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+    except OSError as error:
         require_ours(error)
-        raise OSError(
-            errno.EFBIG,
-            f"no board can be made: it takes {size} bytes, and this process may make no such file."
-            " Raise the limit on the size of files (ulimit -f, LimitFSIZE=)",
-        ) from error
-    try:
-        os.posix_fallocate(region.fd, 0, size)
-        return memoryview(mmap.mmap(region.fd, size))
-    except BaseException as error:
-        region.unlink()
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM):
-            raise OSError(
-                error.errno,
-                f"no room for the board: it takes {size} bytes of /dev/shm. Free some there, make"
-                " it larger (mount -o remount,size=...), or lower topics_max and board_queues_max",
-            ) from error
-        raise
-    finally:
-        region.close_fd()
+        if error.errno not in _REFUSALS:
+            raise
+        text = _REFUSALS[error.errno].format(size=size)
+        raise OSError(error.errno, f"no board can be made: {text}") from error
+
+
+_NO_ROOM: Final = (
+    "it takes {size} bytes of /dev/shm. Free some there, make it larger (mount -o"
+    " remount,size=...), or lower topics_max and board_queues_max"
+)
+#: Why no region can be made, and what to do.
+_REFUSALS: Final = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.ENOMEM: _NO_ROOM,
+    errno.EFBIG: "it takes {size} bytes, and this process may make no such file. Raise the limit on"
+    " the size of files (ulimit -f, LimitFSIZE=)",
+    errno.ENOENT: f"the system has no /dev/shm: {_MOUNT}",
+    errno.EACCES: f"this user may make no file in /dev/shm: {_MOUNT}",
+}
+
+
+def place_of(name: str) -> Path:
+    """The file of a region, whose name leads nowhere else."""
+    return _REGIONS / os.path.basename(name)
 
 
 def attach_board(name: str, *, write: bool = False, owner: int = -1) -> Board:
@@ -268,29 +282,30 @@ def attach_board(name: str, *, write: bool = False, owner: int = -1) -> Board:
     could be cut short while it is read. Raises BrokerGone if there is none of that name,
     NotPermitted, Incompatible.
     """
-    regions: list[Any] = []
     try:
-        region = hold(regions, posix_ipc.SharedMemory, name, 0, 0o600, 0, not write)
-        ownfiles.require_mappable(name, os.fstat(region.fd), owner)
-        access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
-        return Board(memoryview(mmap.mmap(region.fd, 0, access=access)), name)
-    except posix_ipc.ExistentialError:
-        raise BrokerGone(f"there is no board {name} in /dev/shm", name=name) from None
-    except posix_ipc.PermissionsError:
-        raise NotPermitted(f"the board {name} belongs to another user", name=name) from None
-    except OSError as error:
+        with ownfiles.open_file(place_of(name), os.O_RDWR if write else os.O_RDONLY) as region:
+            ownfiles.require_mappable(name, os.fstat(region.number), owner)
+            access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+            return Board(memoryview(mmap.mmap(region.number, 0, access=access)), name)
+    except FileNotFoundError as error:
         require_ours(error)
-        if error.errno is None:  # posix_ipc says so of EMFILE alone
-            raise OSError(errno.EMFILE, str(error)) from error
-        raise
-    finally:
-        for region in regions:
-            region.close_fd()
+        raise BrokerGone(f"there is no board {name} in /dev/shm", name=name) from None
+    except PermissionError as error:
+        require_ours(error)
+        raise NotPermitted(f"the board {name} belongs to another user", name=name) from None
+
+
+def list_boards(prefix: str) -> dict[str, os.stat_result]:
+    """What has a name that begins so, whoever has made it, and what the system says of it."""
+    found = {}
+    with Suppressed(FileNotFoundError), os.scandir(_REGIONS) as entries:
+        for entry in entries:
+            if f"/{entry.name}".startswith(prefix):
+                with Suppressed(FileNotFoundError):  # removed meanwhile
+                    found[f"/{entry.name}"] = entry.stat(follow_symlinks=False)
+    return found
 
 
 def unlink_board(name: str) -> None:
     """Remove a board's name; maps stay valid. A name that is gone already is fine."""
-    try:
-        posix_ipc.unlink_shared_memory(name)
-    except posix_ipc.ExistentialError:
-        return
+    place_of(name).unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import os
 import resource
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from gantrymq.clients.home import SOCKET_NAME, read_board_file, run_of, store_of
 from gantrymq.clients.producer import Producer
-from gantrymq.shm import layout
+from gantrymq.shm import board, layout
 from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
 from tests.support import otherselves
@@ -219,3 +220,26 @@ def test_serve_without_room_for_the_board_says_so(tmp_path: Path) -> None:
     assert done.returncode == ExitCode.IO_ERROR, done.stderr
     assert "lower topics_max" in done.stderr
     assert not (run_of(tmp_path / "home") / "board").exists()
+
+
+@mends("S190")
+@pytest.mark.parametrize("case", ["missing", "not for this user"])
+def test_serve_that_may_make_no_board_says_so(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event of a start that was refused says what to do; there was a traceback, and 70."""
+    with tempfile.TemporaryDirectory(prefix="gantrymq-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        home, regions = folder / "home", folder / "regions"
+        home.mkdir(mode=0o700)
+        if case != "missing":
+            regions.mkdir(mode=0o555)
+        if is_root():
+            os.chown(home, otherselves.OTHER_UID, otherselves.OTHER_UID)
+        monkeypatch.setattr(board, "_REGIONS", regions)
+        done = run_forked(["serve", "--home", str(home)], prepare=become_nobody)
+        assert "Traceback" not in done.stderr
+        (event,) = [line for line in done.stderr.splitlines() if "not_started" in line]
+        assert "mount a tmpfs at /dev/shm" in event
+        code = ExitCode.IO_ERROR if case == "missing" else ExitCode.NOT_PERMITTED
+        assert done.returncode == code, done.stderr
+        assert not (store_of(home) / "abort").exists()

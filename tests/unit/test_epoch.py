@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 
 from gantrymq.brokerd import config, epoch
 from gantrymq.brokerd.broker import make_directories
+from gantrymq.brokerd.doctor import examine
 from gantrymq.clients.home import SOCKET_NAME, read_board_file, store_of
-from gantrymq.shm.board import attach_board, unlink_board
+from gantrymq.shm.board import attach_board, place_of, unlink_board
 from gantrymq.shm.errors import Corrupt, Incompatible
 from gantrymq.shm.jsonsum import with_sum, without_sum
 from gantrymq.shm.ranges import OPEN, Ranges, read_ranges
@@ -164,6 +166,40 @@ def test_the_board_that_a_copied_home_names_is_not_its_own(tmp_path: Path) -> No
         assert epoch.find_old_board(copy) is None
         epoch.forget_old_boards(copy, "")
         attach_board(door.board.name)
+
+
+@mends("S190")
+@pytest.mark.parametrize("kind", ["folder", "link", "file of another user"])
+def test_what_is_only_called_like_a_board_is_left_alone(tmp_path: Path, kind: str) -> None:
+    """Anybody may make it in /dev/shm, and maybe nobody else may remove it; `doctor` names it."""
+    home = tmp_path / "home"
+    with opened(home) as door:
+        prefix = door.board.name.rpartition(f"-{door.broker.life.epoch:x}")[0]
+        stranger = place_of(f"{prefix}-stranger{config.run_of_tests()}")
+        make_stranger(stranger, kind)
+        try:
+            assert epoch.boards_of(home) == [door.board.name]
+            epoch.forget_old_boards(home, door.board.name)
+            assert stranger.is_symlink() or stranger.exists()
+            findings = examine(home, {"JAVA_HOME": "/none"})
+            (found,) = [one for one in findings if str(stranger) in one.found]
+            assert found.verdict == "note"
+            assert f"of user {stranger.lstat().st_uid} has the name of a board" in found.found
+            assert "leaves it alone" in found.mend
+        finally:
+            stranger.rmdir() if kind == "folder" else stranger.unlink()
+
+
+def make_stranger(path: Path, kind: str) -> None:
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("nowhere")
+    elif otherselves.is_root():
+        path.touch()
+        os.chown(path, otherselves.OTHER_UID, -1)
+    else:
+        pytest.skip("gives a file to another user")
 
 
 def test_a_store_of_the_same_inode_on_another_disk_has_other_boards(tmp_path: Path) -> None:
