@@ -22,7 +22,7 @@ from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.sessions import Sessions
 from gantrymq.brokerd.storelost import is_locked_by, require_alone
-from gantrymq.clients.home import board_file, run_of, store_of
+from gantrymq.clients.home import board_file, read_board_file, run_of, store_of
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board, unlink_board
@@ -66,6 +66,16 @@ class Broker:
         for bell in self.bells:
             bell.ring()
 
+    def begin(self) -> None:
+        """Before the first agent: name the board, and have the store say that it is in use.
+
+        From here on it is one whose broker was killed, until `close`. Raises StoreBusy, OSError.
+        """
+        epoch.forget_old_boards(self.home, self.board.name)
+        epoch.mark_running(self.env.storage, self.life, self.board.word(layout.BOARD_APPENDED))
+        epoch.announce(self.home, self.life, self.board)
+        lock.mark_board(self.lock)
+
     def set_state(self, state: BrokerState) -> None:
         """Publish a state. FAILED is never taken back."""
         if self.state != BrokerState.FAILED:
@@ -88,10 +98,12 @@ class Broker:
     def _withdraw(self) -> None:
         """Take back what names the board, unless the store was moved away from under this broker.
 
-        Then the one that has the store in its place may name its own board at any moment.
+        Then the one that has the store in its place may name its own board at any moment. What does
+        not name it is of a life that was killed, for the next start.
         """
         with contextlib.suppress(FileNotFoundError):
-            if is_locked_by(store_of(self.home), self.lock.number):
+            names_it = read_board_file(self.home).get("board") == self.board.name
+            if names_it and is_locked_by(store_of(self.home), self.lock.number):
                 board_file(self.home).unlink(missing_ok=True)
 
     def _say_clean(self) -> None:
@@ -148,23 +160,28 @@ def open_broker(
     configuration: Configuration,
     log: Log,
     progress: Progress,
-    alive: Callable[[], bool] = lambda: True,
+    hold_signals: Callable[[], object],
 ) -> Broker:
-    """Bring a store up to the point where agents can start. Raises what exitcode.py knows."""
+    """Bring a store up to the point where agents can start. Raises what exitcode.py knows.
+
+    Store and run directory say what they said before, until `begin`. No handler may raise once
+    `hold_signals` was called: somebody has to `close` what this returns.
+    """
     make_directories(home)
     timeout_s = configuration.settings.lock_timeout
-    held = lock.acquire(store_of(home), timeout_s, alive)
+    held = lock.acquire(store_of(home), timeout_s)
     try:
-        require_alone(home, timeout_s, alive)
-        return _open_locked(home, configuration, log, progress, held)
+        require_alone(home, timeout_s)
+        return _open_locked(home, configuration, log, progress, held, hold_signals)
     except BaseException:
         held.close()
         raise
 
 
 def _open_locked(
-    home: Path, configuration: Configuration, log: Log, progress: Progress, held: Descriptor
-) -> Broker:
+    home: Path, configuration: Configuration, log: Log, progress: Progress, held: Descriptor,
+    hold_signals: Callable[[], object],
+) -> Broker:  # fmt: skip
     store = store_of(home)
     if not ownfiles.is_private(store):  # another broker's, perhaps
         ownfiles.make_all_private(store)
@@ -198,21 +215,18 @@ def _open_locked(
     metadata = Metadata(storage, settings, clock)
     metadata.load()
     metadata.add_parking_topics()
+    hold_signals()
     board = epoch.create_board(home, life, settings, clock, old_board)
     try:
         metadata.publish(board, found)
-        epoch.forget_old_boards(home, board.name)
-        epoch.mark_running(storage, life, found.appended)
-        epoch.announce(home, life, board)
-        lock.mark_board(held)
         reserve.keep(storage)
+        env = AgentEnv(storage, clock, board, Bells.each(make_bell), settings)
+        sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
+        for role in agents.SENDERS:
+            sessions.open_own(role, agents.bell_of(env.bells, role), board.segment_bytes)
     except BaseException:
         unlink_board(board.name)
         raise
-    env = AgentEnv(storage, clock, board, Bells.each(make_bell), settings)
-    sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
-    for role in agents.SENDERS:
-        sessions.open_own(role, agents.bell_of(env.bells, role), board.segment_bytes)
     return Broker(home, configuration, log, held, life, board, metadata, sessions, env)
 
 

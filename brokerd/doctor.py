@@ -29,6 +29,7 @@ import psutil
 
 from gantrymq.brokerd import config, epoch, processlimits
 from gantrymq.brokerd.commitlog import room_for_segment
+from gantrymq.brokerd.startable import require_settings
 from gantrymq.clients.control import look_at
 from gantrymq.clients.home import (
     HELD_UNSEEN,
@@ -96,6 +97,7 @@ def examine(home: Path, environment: Mapping[str, str]) -> list[Finding]:
             storage = PosixStorage(str(store_of(home)))
             configuration = epoch.settle_sizes(storage, configuration)
         settings = configuration.settings
+        require_settings(home, settings)
         findings = [Finding("settings", "ok", f"those of {home} are in order")]
     except GantryError as error:
         findings = [Finding("settings", "wrong", str(error), "see `gantrymq serve --print-config`")]

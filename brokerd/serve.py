@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
-import signal
 import time
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
-from gantrymq.brokerd import config, processlimits, temporaryhome
+from gantrymq.brokerd import config, temporaryhome
 from gantrymq.brokerd.broker import Broker, Progress, open_broker
 from gantrymq.brokerd.children import Resident
-from gantrymq.brokerd.config import Configuration, Settings
+from gantrymq.brokerd.config import Configuration
 from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.notify import EXTEND_S, ServiceManager
-from gantrymq.brokerd.signals import Signals
+from gantrymq.brokerd.signals import Interrupted, Signals
+from gantrymq.brokerd.startable import require_startable
 from gantrymq.brokerd.supervisor import Supervisor
 from gantrymq.shm import readonly
 from gantrymq.shm.codes import BrokerState, ExitCode
@@ -27,10 +25,6 @@ from gantrymq.workers.agent import Agent, Waiter, run
 from gantrymq.workers.channel import EpollWaiter
 
 _PROGRESS_EVERY_S: Final = 1.0
-
-
-class Interrupted(Exception):
-    """A signal came before the broker was ready."""
 
 
 def serve(home: Path, configuration: Configuration, *, lifeline: str = "") -> ExitCode:
@@ -44,15 +38,34 @@ def serve(home: Path, configuration: Configuration, *, lifeline: str = "") -> Ex
         log.warning("unknown_variable", name=name)
     manager = ServiceManager(*config.service_manager())
     try:
-        config.require_told(home)
-        _prepare_process(configuration)
-        manager.extend("starting", configuration.settings.lock_timeout + EXTEND_S)
-        broker = open_broker(home, configuration, log, _progress(log, manager))
+        try:
+            supervisor = _open(home, configuration, log, manager)
+        except (GantryError, OSError) as error:
+            return _refuse(log, manager, error)
     except Interrupted:
         return ExitCode.OK
-    except (GantryError, OSError) as error:
-        return _refuse(log, manager, error)
-    return _serve(broker, manager, Lifeline(home, lifeline) if lifeline else None)
+    return _serve(supervisor, manager, Lifeline(home, lifeline) if lifeline else None)
+
+
+def _open(
+    home: Path, configuration: Configuration, log: Log, manager: ServiceManager
+) -> Supervisor:
+    """A broker that stops by signals, and has not begun yet. Raises Interrupted for an early one.
+
+    If this raises anything, store and run directory say what they said before.
+    """
+    signals = Signals()
+    os.umask(0o077)
+    require_startable(home, configuration)
+    manager.extend("starting", configuration.settings.lock_timeout + EXTEND_S)
+    broker = open_broker(home, configuration, log, _progress(log, manager), signals.hold)
+    try:
+        supervisor = Supervisor(broker, manager)
+        signals.watch(supervisor.reactor, supervisor.stop)
+    except BaseException:
+        broker.close(clean=False)
+        raise
+    return supervisor
 
 
 def _refuse(log: Log, manager: ServiceManager, error: GantryError | OSError) -> ExitCode:
@@ -70,11 +83,10 @@ def _reason(error: GantryError | OSError) -> str:
     return readonly.told(error) if isinstance(error, OSError) else str(error)
 
 
-def _serve(broker: Broker, manager: ServiceManager, lifeline: Lifeline | None) -> ExitCode:
-    supervisor = Supervisor(broker, manager)
+def _serve(supervisor: Supervisor, manager: ServiceManager, lifeline: Lifeline | None) -> ExitCode:
+    broker = supervisor.broker
     clean = False
     try:
-        Signals(supervisor.reactor, supervisor.stop)
         if lifeline:
             lifeline.watch(supervisor)
         agent, waiter = _in_one_loop(supervisor, supervisor.start(), lifeline)
@@ -85,8 +97,6 @@ def _serve(broker: Broker, manager: ServiceManager, lifeline: Lifeline | None) -
             keep_running=lambda: not supervisor.finished,
         )
         clean = supervisor.clean
-    except Interrupted:
-        broker.log.info("stopping", why="a signal before it was ready")
     except (GantryError, OSError) as error:
         if broker.state == BrokerState.STARTING:
             supervisor.exit_code = _refuse(broker.log, manager, error)
@@ -183,43 +193,6 @@ def _in_one_loop(
     if resident is None:
         return _Loop([supervisor], lifeline), EpollWaiter([], [supervisor.reactor])
     return _Loop([supervisor, resident.host], lifeline), resident.host.waiter
-
-
-def _prepare_process(configuration: Configuration) -> None:
-    def interrupt(number: int, _frame: object) -> NoReturn:
-        raise Interrupted(signal.Signals(number).name)
-
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGINT, interrupt)
-    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
-        _soft, hard = resource.getrlimit(limit)
-        resource.setrlimit(limit, (hard, hard))
-    _require_descriptors()
-    _require_file_size(configuration.settings)
-    os.umask(0o077)
-    config.stay_on_cpu(configuration)
-
-
-def _require_descriptors() -> None:
-    """Raise OSError if this process may open too little to let in some clients."""
-    least = processlimits.OTHER_DESCRIPTORS
-    if not processlimits.has_descriptors(least):
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        raise OSError(
-            errno.EMFILE,
-            f"RLIMIT_NOFILE {hard}, a broker with some clients takes {least}: raise the hard limit"
-            " (LimitNOFILE=, ulimit -Hn)",
-        )
-
-
-def _require_file_size(settings: Settings) -> None:
-    """Raise OSError if this process may make no segment, or no file of the key index."""
-    if found := processlimits.too_small_for(settings):
-        raise OSError(
-            errno.EFBIG,
-            f"{found}: raise the limit (ulimit -f, LimitFSIZE=infinity), or lower"
-            " mapped_file_size_commit_log, max_hash_slot_num and max_index_num",
-        )
 
 
 def _progress(log: Log, manager: ServiceManager) -> Progress:

@@ -1,28 +1,49 @@
-"""Signals as something to poll."""
+"""SIGTERM and SIGINT of a broker: first they end its start, then they are something to poll."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
+from typing import Final, NoReturn
 
 from gantrymq.brokerd.reactor import Reactor
 
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupted(Exception):
+    """A signal came before there was a broker that could stop by it."""
+
 
 class Signals:
-    """SIGTERM and SIGINT as something to poll: handlers only write to a pipe."""
+    """Raises Interrupted where the start is, until `hold`; what comes later waits for `watch`."""
 
-    def __init__(self, reactor: Reactor, stop: Callable[[str], None]) -> None:
+    def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._stop = stop
-        reactor.watch(self._read, self._hear)
+        for number in _STOPS:
+            signal.signal(number, _interrupt)
+
+    def hold(self) -> None:
+        """From here on no signal breaks anything off, whose half nobody would take back."""
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPS:
             signal.signal(number, _noted)
 
-    def _hear(self) -> None:
-        for number in os.read(self._read, 64):
-            self._stop(signal.Signals(number).name)
+    def watch(self, reactor: Reactor, stop: Callable[[str], None]) -> None:
+        """Stop the broker by a signal, also by one that has come since `hold`."""
+
+        def hear() -> None:
+            for number in os.read(self._read, 64):
+                stop(signal.Signals(number).name)
+
+        reactor.watch(self._read, hear)
+
+
+def _interrupt(number: int, _frame: object) -> NoReturn:
+    for each in _STOPS:  # another one would break off what the first has undone
+        signal.signal(each, signal.SIG_IGN)
+    raise Interrupted(signal.Signals(number).name)
 
 
 def _noted(_number: int, _frame: object) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -55,7 +54,7 @@ def is_locked_by(store: Path, descriptor: int) -> bool:
     return os.path.samestat(os.stat(store / LOCK_NAME), os.fstat(descriptor))
 
 
-def require_alone(home: Path, timeout_s: float, alive: Callable[[], bool]) -> None:
+def require_alone(home: Path, timeout_s: float) -> None:
     """Wait until no broker of this home is heard; the lock of its store is held.
 
     One that is has the lock of a store that was moved away, and ends as soon as it notices. Raises
@@ -63,7 +62,7 @@ def require_alone(home: Path, timeout_s: float, alive: Callable[[], bool]) -> No
     """
     deadline = time.monotonic() + timeout_s
     while _is_heard(home):
-        if time.monotonic() >= deadline or not alive():
+        if time.monotonic() >= deadline:
             store = store_of(home)
             raise StoreBusy(
                 f"another broker runs at {home}, on a store that was moved away from {store} under"

@@ -132,7 +132,18 @@ class Supervisor:
     # ----------------------------------------------------------------------------- start and stop
 
     def start(self) -> children.Resident | None:
-        """Start the agents and open the door. Returns what must run in this process's loop."""
+        """Start the agents and open the door. Returns what must run in this process's loop.
+
+        What it could not start whole has ended when it raises.
+        """
+        try:
+            self.broker.begin()
+            return self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> children.Resident | None:
         profile = self.broker.configuration.settings.profile
         resident = None
         for roles in CREWS[profile]:

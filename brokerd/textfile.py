@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gantrymq.brokerd.config import Settings
+from gantrymq.clients.home import store_of
 from gantrymq.shm.ownfiles import replace_whole
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.storeplace import require_outside_stores
@@ -12,15 +15,25 @@ if TYPE_CHECKING:
     from gantrymq.brokerd.broker import Broker
 
 
+def place_of(home: Path, settings: Settings) -> Path | None:
+    """The file; None without the setting."""
+    return home / settings.metrics_textfile if settings.metrics_textfile else None
+
+
+def require_place(home: Path, settings: Settings) -> None:
+    """Raise Rejected for a file in a store, also in the one that a first start makes at `home`."""
+    place = place_of(home, settings)
+    if place is not None:
+        require_outside_stores(place, "metrics_textfile", to_come=store_of(home))
+
+
 class Textfile:
-    """Replaces the file on a timer; does nothing without the setting. Raises Rejected."""
+    """Replaces the file on a timer; does nothing without the setting."""
 
     def __init__(self, broker: Broker) -> None:
         settings = broker.configuration.settings
         self._broker = broker
-        self._path = broker.home / settings.metrics_textfile if settings.metrics_textfile else None
-        if self._path is not None:
-            require_outside_stores(self._path, "metrics_textfile")
+        self._path = place_of(broker.home, settings)
         self._interval_ns = settings.metrics_interval * 1_000_000_000
         self._next_ns = 0
         self._failed = False

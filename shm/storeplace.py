@@ -18,18 +18,22 @@ def require_store(root: Path) -> None:
         raise FileNotFoundError(f"{root} holds no store: neither commitlog/ nor config/ is there")
 
 
-def store_around(place: Path) -> Path | None:
-    """The store that a place lies in, or is; links and `..` are followed, as far as they lead."""
+def store_around(place: Path, to_come: Path | None = None) -> Path | None:
+    """The store that a place lies in, or is; links and `..` are followed, as far as they lead.
+
+    `to_come` is one, too, whether or not it has been made.
+    """
     real = Path(os.path.realpath(place))
+    coming = Path(os.path.realpath(to_come)) if to_come else None
     for folder in (real, *real.parents):
-        if all(os.path.isdir(folder / name) for name in (DIRECTORY, "config")):
+        if folder == coming or all(os.path.isdir(folder / name) for name in (DIRECTORY, "config")):
             return folder
     return None
 
 
-def require_outside_stores(place: Path, what: str) -> None:
-    """Raise Rejected if a place, which `what` names, lies in a store."""
-    store = store_around(place)
+def require_outside_stores(place: Path, what: str, to_come: Path | None = None) -> None:
+    """Raise Rejected if a place, which `what` names, lies in a store, as for `store_around`."""
+    store = store_around(place, to_come)
     if store is None:
         return
     if os.path.realpath(place) == str(store):

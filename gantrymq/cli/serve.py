@@ -35,7 +35,7 @@ def serve(
     home: HomeOption = None,
     settings: SettingsOption = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check the settings, also against the store.")
+        bool, typer.Option("--check", help="Only check settings, also against store and limits.")
     ] = False,
     print_config: Annotated[
         bool,
@@ -53,8 +53,9 @@ def serve(
     if print_config:
         _print(config.describe(configuration), as_json=as_json)
     elif check:
-        config.require_told(where)
-        config.stay_on_cpu(configuration)
+        from gantrymq.brokerd.startable import require_startable
+
+        require_startable(where, configuration)
         _report(where, configuration, as_json)
     else:
         config.use_one_thread()

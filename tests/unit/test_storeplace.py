@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gantrymq.brokerd import config
 from gantrymq.brokerd.backup import backup
 from gantrymq.brokerd.salvage import salvage
-from gantrymq.brokerd.textfile import Textfile
+from gantrymq.brokerd.textfile import require_place
 from gantrymq.cli.dlq_act import export
 from gantrymq.clients.spark.options import ReadOptions
 from gantrymq.clients.spark.table.job import Ingest, IngestOptions
@@ -34,10 +34,7 @@ def _ingest(home: Path, place: Path) -> None:
 
 
 def _textfile(home: Path, place: Path) -> None:
-    settings = SimpleNamespace(metrics_textfile=str(place), metrics_interval=1)
-    configuration = SimpleNamespace(settings=settings)
-    broker: Any = SimpleNamespace(home=home, configuration=configuration)
-    Textfile(broker)
+    require_place(home, config.load(None, {"metrics_textfile": str(place)}, {}).settings)
 
 
 def _export(home: Path, place: Path) -> None:

@@ -1,0 +1,52 @@
+"""What a start is refused for before it opens anything; `gantrymq serve --check` asks the same."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from pathlib import Path
+
+from gantrymq.brokerd import config, processlimits, textfile
+from gantrymq.brokerd.config import Configuration, Settings
+
+
+def require_startable(home: Path, configuration: Configuration) -> None:
+    """Give this process what a broker may have, and raise GantryError or OSError if it lacks more.
+
+    Nothing outside of this process is changed.
+    """
+    require_settings(home, configuration.settings)
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
+        _soft, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (hard, hard))
+    _require_descriptors()
+    _require_file_size(configuration.settings)
+    config.stay_on_cpu(configuration)
+
+
+def require_settings(home: Path, settings: Settings) -> None:
+    """Raise Rejected for what would be refused whoever starts it, however."""
+    config.require_told(home)
+    textfile.require_place(home, settings)
+
+
+def _require_descriptors() -> None:
+    """Raise OSError if this process may open too little to let in some clients."""
+    least = processlimits.OTHER_DESCRIPTORS
+    if not processlimits.has_descriptors(least):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        raise OSError(
+            errno.EMFILE,
+            f"RLIMIT_NOFILE {hard}, a broker with some clients takes {least}: raise the hard limit"
+            " (LimitNOFILE=, ulimit -Hn)",
+        )
+
+
+def _require_file_size(settings: Settings) -> None:
+    """Raise OSError if this process may make no segment, or no file of the key index."""
+    if found := processlimits.too_small_for(settings):
+        raise OSError(
+            errno.EFBIG,
+            f"{found}: raise the limit (ulimit -f, LimitFSIZE=infinity), or lower"
+            " mapped_file_size_commit_log, max_hash_slot_num and max_index_num",
+        )
