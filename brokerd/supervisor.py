@@ -164,7 +164,7 @@ class Supervisor:
             return
         self._control.listen()
         self.broker.set_state(BrokerState.READY)
-        self._manager.tell("READY=1", "STATUS=ready")
+        self._manager.tell(READY=1, STATUS="ready")
         self._log.info("ready", home=str(self.broker.home), epoch=f"{self.broker.life.epoch:x}")
 
     def stop(self, why: str) -> None:
@@ -208,7 +208,7 @@ class Supervisor:
         self._stopping = self.desk.closed = True
         self.broker.set_state(BrokerState.STOPPING)
         self._control.stop_listening()
-        self._manager.tell("STOPPING=1")
+        self._manager.tell(STOPPING=1)
         self._log.info("stopping", why=why)
 
     def _advance_stop(self, now_ns: int) -> int:

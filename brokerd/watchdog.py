@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: An idle agent beats about once a second; a sync of a disk that hangs may take many.
 SILENT_NS: Final = 10_000_000_000
 _STATUS_NS: Final = 5_000_000_000
+#: How often a manager is told again what it had no room for.
+_REPEAT_NS: Final = 500_000_000
 #: How often hung processes are looked for.
 _LOOK_NS: Final = 500_000_000
 #: Of the time between two looks no more counts: the supervisor itself may have stood still, by a
@@ -49,7 +51,7 @@ class Watchdog:
         self._waited_for = set(roles)
         self._silent: set[Role] = set()
         self._next_ns = 0
-        self._status_ns = 0
+        self._status_ns = self._repeat_ns = 0
 
     @property
     def silent(self) -> set[Role]:
@@ -57,7 +59,7 @@ class Watchdog:
         return self._silent
 
     def look(self, now_ns: int) -> None:
-        """See who has advanced; pat, and renew the status, when it is due."""
+        """See who has advanced; pat, renew the status and repeat what is owed, when it is due."""
         for role, before in self._last.items():
             at = self._board.process_at(role)
             beat = self._board.word(at + layout.PROCESS_HEARTBEAT)
@@ -70,6 +72,9 @@ class Watchdog:
                 seconds = SILENT_NS // 1_000_000_000
                 self._log.warning("agent_silent", agent=role.name.lower(), seconds=seconds)
                 self._status_ns = 0
+        if now_ns >= self._repeat_ns:
+            self._repeat_ns = now_ns + _REPEAT_NS
+            self._manager.repeat()
         state = self._board.half(layout.BOARD_STATE)
         if state != BrokerState.STARTING:  # until then the start's own time limit counts
             self._pat(now_ns)
@@ -91,7 +96,7 @@ class Watchdog:
         if wanted and now_ns >= self._next_ns and not self._waited_for:
             self._next_ns = now_ns + wanted
             self._waited_for = set(self._last)
-            self._manager.tell("WATCHDOG=1")
+            self._manager.tell(WATCHDOG=1)
 
     def _show(self) -> None:
         board = self._board

@@ -24,8 +24,10 @@ from gantrymq.shm.codes import ExitCode, Role
 from tests.support.brokers import START_S, ServingBroker
 from tests.support.forked import run_forked
 from tests.support.manager import FirstStart, Manager, step_of
+from tests.support.otherselves import OTHER_UID, is_root
 from tests.support.seccomp import only_system_service
 from tests.support.tree import ROOT
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 UNIT = ROOT / "contrib" / "systemd" / "gantrymq.service"
@@ -100,6 +102,26 @@ def test_a_failed_start_is_shown(tmp_path: Path, manager: Manager) -> None:
         assert broker.end()[0] == ExitCode.STORE
     assert "READY=1" not in manager.hear()
     assert any(state.startswith("STATUS=not started: ") for state in manager.said)
+
+
+@mends("S192")
+@pytest.mark.usefixtures("warm")
+def test_a_refusal_that_names_a_file_which_is_not_utf8_is_shown(
+    tmp_path: Path, manager: Manager
+) -> None:
+    """Its exit code is the one by which a unit does not try again."""
+    store = tmp_path / "home" / "store"
+    store.mkdir(parents=True, mode=0o755)
+    theirs = store / os.fsdecode(b"theirs\xff")
+    if is_root():
+        theirs.touch()
+        os.chown(theirs, OTHER_UID, -1)
+    else:  # who cannot give a file away has another refusal
+        theirs.symlink_to("nowhere")
+    with ServingBroker(tmp_path / "home") as broker:
+        assert broker.end()[0] == ExitCode.NOT_PERMITTED
+    (status,) = [state for state in manager.hear() if "not started" in state]
+    assert r"theirs\udcff" in status
 
 
 def test_the_first_compile_asks_for_time(first_start: FirstStart) -> None:

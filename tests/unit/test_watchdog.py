@@ -19,6 +19,7 @@ from gantrymq.brokerd.watchdog import SILENT_NS, Watchdog
 from gantrymq.shm import layout
 from gantrymq.shm.board import Board, format_board
 from gantrymq.shm.codes import BrokerState, Role
+from tests.support.trials import mends
 
 ROLES = (Role.WRITER, Role.FLUSHER)
 PERIOD_US = 4_000_000
@@ -42,8 +43,8 @@ class Rig:
         self.heard.bind(str(folder / "notify"))
         self.heard.setblocking(False)
         self.text = io.StringIO()
-        manager = ServiceManager(str(folder / "notify"), PERIOD_US)
-        self.watchdog = Watchdog(self.board, ROLES, manager, Log("info", self.text))
+        self.manager = ServiceManager(str(folder / "notify"), PERIOD_US)
+        self.watchdog = Watchdog(self.board, ROLES, self.manager, Log("info", self.text))
         self.now_ns = 10**12
 
     def beat(self, *roles: Role) -> None:
@@ -119,30 +120,46 @@ def test_silence_is_told_once_and_taken_back(rig: Rig) -> None:
 def test_without_a_manager_nothing_is_sent(tmp_path: Path) -> None:
     manager = ServiceManager("", PERIOD_US)
     assert manager.watchdog_ns == 0
-    manager.tell("READY=1")
-    ServiceManager(str(tmp_path / "nobody"), PERIOD_US).tell("READY=1")
+    manager.tell(READY=1)
+    ServiceManager(str(tmp_path / "nobody"), PERIOD_US).tell(READY=1)
 
 
-def test_a_manager_that_does_not_read_holds_nothing_up(tmp_path: Path) -> None:
-    """Its socket is full: what is told now is lost, the broker goes on, and stops when told to."""
-    address = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(address)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
-            other.setblocking(False)
-            with suppress(BlockingIOError):
-                while True:
-                    other.sendto(b"STATUS=before", address)
-        manager = ServiceManager(address, PERIOD_US)
-        manager.extend("stopping: SIGTERM", 30)
-        heard.setblocking(False)
-        said = []
-        with suppress(BlockingIOError):
-            while True:
-                said.append(heard.recv(1024))
-        assert set(said) == {b"STATUS=before"}
-        manager.tell("STOPPING=1")
-        assert heard.recv(1024) == b"STOPPING=1"
+def fill(address: str) -> None:
+    """Send until its socket has no more room."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other, suppress(BlockingIOError):
+        other.setblocking(False)
+        while True:
+            other.sendto(b"STATUS=before", address)
+
+
+@mends("S193")
+def test_what_a_manager_has_no_room_for_is_told_later(rig: Rig) -> None:
+    """One that stands still for a moment would wait for READY, and then kill a ready broker."""
+    address = rig.heard.getsockname()
+    fill(address)
+    rig.manager.extend("starting: log", 30)
+    rig.manager.tell(READY=1, STATUS="ready")
+    rig.manager.tell(STOPPING=1)
+    said = rig.look_after(0)  # which it does before there is room
+    assert set(said) == {"STATUS=before"}
+    (told,) = rig.look_after(500_000_000)
+    assert {"EXTEND_TIMEOUT_USEC=30000000", "READY=1", "STOPPING=1"} <= set(told.split("\n"))
+    assert rig.look_after(500_000_000) == []
+
+
+@mends("S192")
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        ("/a/\udcff: not yours", "STATUS=/a/\\udcff: not yours"),
+        ("first\nREADY=1\r\nlast", "STATUS=first READY=1 last"),
+        ("\N{GRINNING FACE}" * 5000, "STATUS=" + "\N{GRINNING FACE}" * 1000),
+    ],
+)
+def test_a_status_is_one_line_that_a_manager_takes(rig: Rig, why: str, told: str) -> None:
+    """Whatever file an error names; more than 4,096 bytes a manager drops."""
+    rig.manager.show(why)
+    assert rig.heard.recv(10_000).decode() == told
 
 
 def test_a_long_start_is_told_once_a_second(
