@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import machine, page, report, rows
 from bench.harness import Bench, Results, judge, needed, run_rounds
 from bench.sizes import FULL, QUICK, SMOKE, Sizes
+from gantrymq.shm.ownfiles import user_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,8 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "gantrymq" / "bench"
+    return user_folder(os.environ, "XDG_CACHE_HOME", ".cache") / "gantrymq" / "bench"
 
 
 def _sizes(options: argparse.Namespace) -> Sizes:

@@ -201,14 +201,18 @@ def _check_memory(patient: Patient) -> Iterator[Finding]:
 def _check_kernels(_patient: Patient) -> Iterator[Finding]:
     from gantrymq.shm.jit import cache_directory
 
-    folder = cache_directory()
+    mend = "set XDG_CACHE_HOME to a folder of the broker's user: else every start compiles"
+    try:
+        folder = cache_directory()
+    except FileNotFoundError as error:
+        yield Finding("kernel cache", "wrong", str(error.strerror), mend)
+        return
     if not folder.exists():
         parent = next(path for path in folder.parents if path.exists())
         if os.access(parent, os.W_OK | os.X_OK):
             found = "not compiled yet for this version and processor"
             yield Finding("kernel cache", "note", found, "the first start takes about a minute")
         else:
-            mend = "set XDG_CACHE_HOME to a folder of the broker's user: else every start compiles"
             yield Finding("kernel cache", "wrong", f"{parent} is not writable", mend)
         return
     status = folder.stat()

@@ -27,7 +27,7 @@ from gantrymq.shm.errors import (
 from gantrymq.shm.fromhandlers import is_ours, require_ours
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.jsontext import parse_object
-from gantrymq.shm.ownfiles import may_be_believed, read_bytes
+from gantrymq.shm.ownfiles import may_be_believed, read_bytes, user_folder
 from gantrymq.shm.storelock import is_held
 
 SYSTEM_HOME: Final = Path("/var/lib/gantrymq")
@@ -57,12 +57,12 @@ def find_home(given: str | os.PathLike[str] | None = None) -> Path:
 
 
 def state_folder() -> Path:
-    """The user's folder for what programs keep, by the XDG rules."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    # A relative path counts as unset.
-    if state.startswith("/"):
-        return Path(state)
-    return _written_out("~", "the user's folder, for want of XDG_STATE_HOME") / ".local" / "state"
+    """The user's folder for what programs keep. Raises ArgumentIllegal."""
+    try:
+        return user_folder(os.environ, "XDG_STATE_HOME", ".local/state")
+    except FileNotFoundError as error:
+        require_ours(error)
+        raise ArgumentIllegal(str(error.strerror)) from error
 
 
 def _written_out(place: str | os.PathLike[str], what: str) -> Path:

@@ -94,9 +94,14 @@ _METH_KEYWORDS = 0x0002
 
 @cache
 def cache_directory() -> Path:
-    """Directory of compiled kernels for exactly these sources, numba, Python and processor."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "gantrymq" / "kernels" / _source_hash()
+    """Directory of compiled kernels for exactly these sources, numba, Python and processor.
+
+    Raises FileNotFoundError where no folder of this user is known.
+    """
+    from gantrymq.shm import ownfiles  # no kernel uses it
+
+    base = ownfiles.user_folder(os.environ, "XDG_CACHE_HOME", ".cache")
+    return base / "gantrymq" / "kernels" / _source_hash()
 
 
 @cache
@@ -131,9 +136,8 @@ def _writable() -> bool:
     except OSError as error:
         require_ours(error)
         warnings.warn(
-            f"kernel cache {cache_directory()} is not writable ({error.strerror}): every start"
-            " compiles anew, which takes about half a minute; set XDG_CACHE_HOME to a folder of"
-            " yours",
+            f"the kernel cache is not writable ({error}): every start compiles anew, which takes"
+            " about half a minute; set XDG_CACHE_HOME to a folder of yours",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
@@ -125,6 +125,19 @@ def link_refused(path: str | os.PathLike[str]) -> PermissionError:
 
 
 # ---------------------------------------------------------------------------------------- folders
+
+
+def user_folder(environment: Mapping[str, str], variable: str, below: str) -> Path:
+    """This user's folder of a kind by the XDG rules: as a variable says, else below the user's own.
+
+    Raises FileNotFoundError if neither is known by an absolute path: a relative one counts as
+    unset, for it would be another folder wherever a program runs.
+    """
+    for folder in (Path(environment.get(variable, "")), Path(os.path.expanduser("~"), below)):
+        if folder.is_absolute():
+            return folder
+    text = f"no folder of this user is known: set {variable}, or HOME, to an absolute path"
+    raise FileNotFoundError(errno.ENOENT, text)
 
 
 def make_home(home: Path) -> None:

@@ -26,10 +26,10 @@ def warm(as_json: JsonOption = False) -> None:
     from gantrymq.clients.warming import library
     from gantrymq.shm import jit
 
+    kept = library()
     began = time.monotonic()
     compiled = jit.warm()
     seconds = time.monotonic() - began
-    kept = library()
     if as_json:
         print_json({"kernels": compiled, "seconds": round(seconds, 3), "cache": str(kept.parent)})
     elif compiled:

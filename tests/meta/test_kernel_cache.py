@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.brokerd.doctor import examine
 from gantrymq.shm import jit
 from tests.support.tree import ROOT
+from tests.support.trials import mends
 
 #: Uses a number of shm/layout.py in a kernel of shm/kernels/, and says how many were compiled.
 PROGRAM = """
@@ -191,20 +193,47 @@ def test_a_torn_library_is_made_again(
     assert len(library.read_bytes()) == len(whole)
 
 
-def test_a_folder_that_is_not_writable_costs_a_warning(copy: Path) -> None:
-    """Kernels are compiled at each start then, and it is said."""
-    program = """
+@mends("S194")
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'os.environ["XDG_CACHE_HOME"] = "/proc/gantrymq"  # nobody can make anything there',
+        'os.environ["XDG_CACHE_HOME"], os.path.expanduser = "here", lambda path: path',
+    ],
+)
+def test_a_folder_that_is_not_writable_or_not_known_costs_a_warning(
+    copy: Path, setting: str
+) -> None:
+    """Kernels are compiled at each start then, and it is said; nothing is made where one works."""
+    program = f"""
 import json, os, warnings
-os.environ["XDG_CACHE_HOME"] = "/proc/gantrymq"  # nobody can make anything there
+{setting}
 from gantrymq.shm.jit import warm
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     count = warm()
-assert any("XDG_CACHE_HOME" in str(each.message) for each in said), said
+assert any("set XDG_CACHE_HOME" in str(each.message) for each in said), said
+assert os.listdir() == ["gantrymq"]
 from gantrymq.shm.kernels.probe import offset
 print(json.dumps([offset(), "", count]))
 """
     assert run(copy, program)[2] == 1
+
+
+@mends("S194")
+def test_a_relative_path_counts_as_unset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It would be another cache in each folder that a program runs in."""
+    where = jit.cache_directory.__wrapped__  # without what it keeps of the first answer
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert where().is_relative_to(tmp_path / ".cache" / "gantrymq")
+    monkeypatch.setenv("HOME", "home")
+    with pytest.raises(FileNotFoundError, match="set XDG_CACHE_HOME, or HOME, to an absolute"):
+        where()
+    monkeypatch.setattr(jit, "cache_directory", where)
+    findings = {found.check: found for found in examine(tmp_path, {"JAVA_HOME": "/none"})}
+    assert findings["kernel cache"].verdict == "wrong"
+    assert "set XDG_CACHE_HOME" in findings["kernel cache"].mend
 
 
 def test_every_module_that_kernels_use_is_in_the_fingerprint() -> None:
