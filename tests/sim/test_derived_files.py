@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from gantrymq.shm import layout
-from gantrymq.shm.codes import Status
+from gantrymq.shm.codes import ParkMode, Status
 from gantrymq.shm.storage import read_file
+from gantrymq.workers.scheduler.note import FILE as NOTE
+from gantrymq.workers.scheduler.note import Note, read_note
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.sim.scenario import World
+from tests.support.delivering import check_all_delivered
 from tests.support.simproducer import SimProducer
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 ONE_BY_ONE = (
     "consumequeue",
@@ -129,6 +133,44 @@ def test_a_message_sent_again_is_known_without_the_table_of_producers(damage: st
     assert answers <= {Status.DUPLICATE, Status.UNKNOWN_POSITION}
     scenario.stop_cleanly(world)
     world.machine.start()  # the oracle finds none twice
+
+
+@mends("S217")
+def test_what_had_no_topic_is_delivered_without_the_scheduler_s_note() -> None:
+    """P9, P14: a topic that nobody can make for one life is there again in the next."""
+    world = scenario.new_world(13)
+    machine, usual = world.machine, world.machine.topics
+    machine.topics = {**usual, "rare": (1, "written")}
+    for producer in world.producers:
+        producer.topics = list(usual)
+    late = world.add_producer(0)
+    late.topics, late.at_once, late.waits = ["rare"], 0.0, [(ParkMode.LEVEL, 3)]
+    for _ in range(8):
+        late.send_more(1)  # of a batch nothing is due later
+        world.simulation.run_until(world.settled, STEPS_MAX)
+    assert machine.metadata is not None, "it is running"
+    machine.metadata.delete("rare")
+    scenario.stop_cleanly(world)
+    machine.topics = usual
+    machine.start()
+    scenario.wait(world)
+    scenario.stop_cleanly(world)
+    assert len(stored_note(world).absent) == 8
+    SimStorage(machine.disk).unlink(NOTE)
+    machine.topics = {**usual, "rare": (1, "written")}
+    machine.start()
+    scenario.wait(world)
+    wall_ms = world.simulation.clock.wall_ms()
+    scenario.stop_cleanly(world)
+    machine.start()  # the oracle finds none twice
+    check_all_delivered(world.model, wall_ms, scenario.WAIT_MS)
+
+
+def stored_note(world: World) -> Note:
+    """The scheduler's."""
+    note = read_note(SimStorage(world.machine.disk))
+    assert note is not None, "it is there and whole"
+    return note
 
 
 def _producers(files: dict[str, bytes]) -> dict[bytes, int]:

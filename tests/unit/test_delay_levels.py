@@ -11,6 +11,7 @@ from gantrymq.shm import layout
 from gantrymq.shm.codes import Role
 from gantrymq.shm.configfile import write_config
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.scheduler.note import read_level_offsets
 from tests.support.nearnames import NEAR
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
@@ -158,4 +159,63 @@ def test_offsets_beyond_the_recovered_queue_pass_over_nothing_that_came_since(
     life.agents[Role.SCHEDULER] = scheduler
     life.run_for(1_500)
     assert sorted(origins(life.delivered())) == positions
+    life.stop()
+
+
+def without_room_for_topics(life: Life) -> Life:
+    """The board has no place for a topic that is missing."""
+    life.metadata.have = lambda name: None  # type: ignore[method-assign]
+    return life
+
+
+def offsets_for_others(directory: Path) -> dict[int, int]:
+    """What another broker finds."""
+    return read_level_offsets(PosixStorage(str(directory)))
+
+
+@mends("S217")
+@pytest.mark.parametrize(
+    "lost", [(), ("gantry/schedule.json",), ("gantry/schedule.json", "config/delayOffset.json")]
+)
+def test_what_had_no_topic_is_delivered_whatever_file_is_lost(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    """The log alone says what waits: no other file is believed."""
+    clock = SimClock()
+    life = without_room_for_topics(Life(tmp_path, clock))
+    parked = life.park(level_message(1), level_message(1, "missing"), level_message(1))
+    life.run_for(12_000)
+    life.stop()
+    assert origins(life.delivered()) == [parked[0], parked[2]]
+    for name in lost:
+        (tmp_path / name).unlink()
+    life = Life(tmp_path, clock, topics=("later", "missing"))
+    life.run_for(2_000)
+    assert origins(life.delivered()) == [parked[0], parked[2]]
+    assert origins(life.delivered("missing")) == [parked[1]]
+    life.stop()
+
+
+@mends("S217")
+def test_another_broker_is_told_of_what_has_no_topic(tmp_path: Path) -> None:
+    """It believes `config/delayOffset.json`: that passes over nothing, in this life or the next."""
+    clock = SimClock()
+    life = without_room_for_topics(Life(tmp_path, clock))
+    timer = at_message(clock.wall_ms() + 500)
+    timer.properties["REAL_TOPIC"] = "missing"
+    life.park(
+        level_message(1), level_message(1, "missing"), level_message(1),
+        level_message(2), level_message(2), timer,
+    )  # fmt: skip
+    life.run_for(20_000)
+    assert offsets_for_others(tmp_path) == {1: 1, 2: 2}
+    life.stop()
+    life = without_room_for_topics(Life(tmp_path, clock))
+    life.park(level_message(1), level_message(1, "missing"), level_message(2))
+    life.run_for(20_000)
+    assert offsets_for_others(tmp_path) == {1: 1, 2: 3}
+    life.metadata.create("missing", 2, "written")
+    life.run_for(20_000)
+    assert offsets_for_others(tmp_path) == {1: 5, 2: 3}
+    assert (len(life.delivered()), len(life.delivered("missing"))) == (6, 3)
     life.stop()

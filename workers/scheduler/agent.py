@@ -211,7 +211,7 @@ class Scheduler(OutletAgent):
             return
         self._begun = True
         found, done = self._note.found, scan.origins()
-        self._levels.begin(self._note.level_offsets(), done, self._note.others)
+        self._levels.begin(found.levels, done, self._note.others)
         left = np.array(found.absent, np.int64).reshape(-1, 2)
         self._timers.begin(done, self._note.others, found.scanned)
         self._delivery.begin(left[~np.isin(left[:, 0], done)])

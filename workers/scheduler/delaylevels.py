@@ -16,6 +16,7 @@ from gantrymq.shm import layout
 from gantrymq.shm.kernels.parked import DUE_MS
 from gantrymq.shm.properties import SCHEDULE_TOPIC
 from gantrymq.workers.scheduler.duerows import Rows, due_rows
+from gantrymq.workers.scheduler.timerpool import are_among
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -180,7 +181,7 @@ class DelayLevels:
         units = self._views.units(SCHEDULE_TOPIC, level.number - 1, first, end)
         positions, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
         # SF-65: some units have no record; others have their copies.
-        need = (sizes != layout.CQ_FILLER_SIZE) & ~np.isin(positions, self._done)
+        need = (sizes != layout.CQ_FILLER_SIZE) & ~are_among(positions, self._done)
         if self._others is not None:
             settled = self._others.among(SCHEDULE_TOPIC, level.number - 1, first, len(units))
             need &= ~settled

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gantrymq.shm import layout
 from gantrymq.shm.marks import mark
 from gantrymq.shm.properties import SCHEDULE_TOPIC
-from gantrymq.workers.scheduler.note import (
-    Note,
-    read_level_offsets,
-    read_note,
-    write_level_offsets,
-    write_note,
-)
+from gantrymq.workers.scheduler.note import Note, read_note, write_note
+from gantrymq.workers.scheduler.offsetsforothers import OffsetsForOthers
 from gantrymq.workers.scheduler.othersettled import OtherSettled
 from gantrymq.workers.scheduler.timeline import STEP_MS, Steps, Timeline, shift_after_boot
 
@@ -73,7 +68,8 @@ def _after_another_broker(note: Note, imported: Imported) -> Note:
 def scheduler_note(storage: Storage, others: OtherSettled, low: int) -> Note:
     """What is counted as done, by the note or by what another broker has settled since.
 
-    `low`: where the log begins. Levels of `config/delayOffset.json` are not looked at.
+    `low`: where the log begins. No `config/delayOffset.json` is believed, ours or another broker's:
+    without a note the log tells which of all parked records wait.
     """
     note = read_note(storage) or Note(scanned=low)
     if others.imported.end > note.scanned:
@@ -98,6 +94,7 @@ class _Picture(NamedTuple):
     """A note that does not hold yet."""
 
     note: Note
+    for_others: dict[int, int]
     appended: int  # where the log ended then
     seq: int  # that must be answered
     repeats: int  # how often copies were put again
@@ -117,7 +114,7 @@ class ProgressNote:
         #: What the agent before has left.
         self.found = scheduler_note(storage, self.others, low)
         self._written = self.found
-        self._exported = read_level_offsets(storage)
+        self._for_others = OffsetsForOthers(storage, delivery)
         self._picture: _Picture | None = None
         self._next_ns = 0
 
@@ -157,20 +154,6 @@ class ProgressNote:
             "filed_ms": time.filed_ms(),
             "ahead_ms": time.ahead_ms(),
         }
-
-    def level_offsets(self) -> dict[int, int]:
-        """Where levels go on: another broker may have been further since.
-
-        Unless the log has told what that one has settled. A power cut may have taken records that
-        it had counted: those behind the end that recovery has left are others, which wait.
-        """
-        offsets = dict(self.found.levels)
-        if self.others.imported.end:
-            return offsets
-        for level, offset in read_level_offsets(self._storage).items():
-            end = self._board.recovered_end(SCHEDULE_TOPIC, level - 1)
-            offsets[level] = max(min(offset, end), offsets.get(level, 0))
-        return offsets
 
     # ------------------------------------------------------------------------------------ writing
 
@@ -218,7 +201,8 @@ class ProgressNote:
         # All that is counted as read is before this: once the disk has it, no power cut puts other
         # records in its place.
         appended = board.word(layout.BOARD_APPENDED)
-        self._picture = _Picture(note, appended, delivery.put_seq, delivery.repeats)
+        for_others = self._for_others.now(note.levels)
+        self._picture = _Picture(note, for_others, appended, delivery.put_seq, delivery.repeats)
 
     def _put_ms(self) -> tuple[int, int]:
         """The largest times of what was put by this agent, and perhaps by those before."""
@@ -229,7 +213,7 @@ class ProgressNote:
     def _write_if_sure(self) -> bool:
         if self._picture is None:
             return False
-        note, appended, seq, repeats = self._picture
+        note, for_others, appended, seq, repeats = self._picture
         delivery = self._delivery
         if delivery.repeats != repeats:  # what it counts goes up under other numbers
             self._picture = None
@@ -241,9 +225,7 @@ class ProgressNote:
         if not self._timers.buckets.sync_some(BUCKETS_AT_ONCE):
             return True
         self._picture = None
-        if note.levels != self._exported:
-            write_level_offsets(self._storage, note.levels, self._clock.wall_ms())
-            self._exported = note.levels
+        self._for_others.write(for_others, self._clock.wall_ms())
         if not (
             note.says_more_than(self._written) or self._timers.buckets.has_passed(note.counted_ms)
         ):
