@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -167,6 +168,78 @@ def test_killed_at_any_change_it_goes_on(
     assert ingest(chosen) in ([], ["commit", "compact"])
     require_equal(out, growing.root)
     assert len(listed(out)) < 3 * len(survived), "some were merged"
+
+
+def aside_of(out: Path) -> list[Path]:
+    """What lies aside."""
+    return list(out.glob("_gantry/aside/*"))
+
+
+@mends("S218")
+def test_a_job_that_goes_on_leaves_nothing_aside(
+    growing: GrowingStore, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of steps and merges nor of what failed."""
+    monkeypatch.setattr(compact, "FILES_MIN", 2)
+    fails = [False]
+
+    def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        done = run_here(function, tasks)
+        if fails[0]:
+            raise OSError(errno.EIO, "the task's machine is gone")
+        return done
+
+    with Ingest(options(growing.root, out), run) as job:
+        for work in (job.step, job.step, job.compact):
+            fails[0] = True
+            with pytest.raises(OSError, match="gone"):
+                work()
+            assert not aside_of(out)
+            fails[0] = False
+            assert work() is not None
+            assert not aside_of(out)
+            growing.grow()
+        while job.step() is not None:
+            pass
+        require_equal(out, growing.root)
+
+
+@mends("S219")
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_merge_is_run_twice(
+    growing: GrowingStore, out: Path, monkeypatch: pytest.MonkeyPatch, before: bool, killed: bool
+) -> None:
+    """Spark runs a task again: speculatively, or where it takes an executor that lives for lost."""
+    for _ in range(3):
+        growing.grow()
+    ingest(options(growing.root, out))
+    manifest = load_manifest(TableFiles(str(out)))
+    assert manifest is not None
+    monkeypatch.setattr(compact, "FILES_MIN", 2)
+    monkeypatch.setattr(compact, "TARGET_BYTES", 2 * max(f.bytes for f in manifest.files))
+
+    def begin(path: str, sources: list[str], types: dict[str, str]) -> int:
+        Path(path).write_bytes(b"PAR1")
+        raise Killed
+
+    def other_attempt(task: compact.MergeTask) -> None:
+        with monkeypatch.context() as patch, suppress(Killed):
+            if killed:
+                patch.setattr(compact, "_write", begin)
+            compact.merge(task)
+
+    def merge(task: compact.MergeTask) -> compact.Merged:
+        if before:
+            other_attempt(task)
+        merged = compact.merge(task)
+        if not before:
+            other_attempt(task)
+        return merged
+
+    with Ingest(options(growing.root, out), lambda _function, tasks: run_here(merge, tasks)) as job:
+        assert job.compact() is not None
+    require_equal(out, growing.root)
 
 
 def places_of(growing: GrowingStore) -> set[tuple[str, int, int]]:

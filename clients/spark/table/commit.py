@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from gantrymq.clients.spark.sumfile import save
@@ -67,11 +68,19 @@ class Table:
         """Let others write. Safe to call twice."""
         self._lock = None
 
-    def new_aside(self) -> str:
-        """Make a folder for one step, whose name no other step has: killed tasks may live on."""
+    @contextmanager
+    def aside(self) -> Iterator[str]:
+        """A folder for one step, whose name no other step has: killed tasks may live on.
+
+        It goes with the step, unless an intent that was broken off needs what lies there.
+        """
         name = f"{ASIDE}/{uuid.uuid4().hex}"
         self.files.make_directory(name)
-        return name
+        try:
+            yield name
+        finally:
+            if not self.files.exists(INTENT):
+                self.files.remove_tree(name)
 
     def commit(
         self, manifest: Manifest, moves: Iterable[Move] = (), swaps: Iterable[Swap] = ()

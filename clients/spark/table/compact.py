@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, groupby
@@ -33,7 +34,7 @@ _BATCH_ROWS: Final = 1 << 15
 class MergeTask:
     """Neighbours of one partition, in the log's order, that become one file.
 
-    `keep` are the names of all else in the partition; `types` the table's columns.
+    `aside` is the step's folder, `types` the table's columns.
     """
 
     root: str
@@ -82,22 +83,26 @@ def _up_to_target(files: list[DataFile]) -> tuple[DataFile, ...]:
 
 
 def merge(task: MergeTask) -> Merged:
-    """Write the new file and link all others beside it. Raises OSError, Corrupt."""
+    """Write the new file and link all others beside it. Raises OSError, Corrupt.
+
+    A task that is run twice, even at one time, makes two folders, of which one is taken.
+    """
     files = TableFiles(task.root)
     folder = task.files[0].folder
     name = _new_name(files.list(folder), task.files[0].start, task.files[-1].end)
-    files.make_directory(task.aside)
-    aside = f"{task.aside}/{name}"
+    partition = f"{task.aside}/{uuid.uuid4().hex}"
+    files.make_directory(partition)
+    aside = f"{partition}/{name}"
     rows = _write(files.path(aside), [files.path(file.path) for file in task.files], task.types)
     files.sync_file(aside)
     old = {file.path.rpartition("/")[2] for file in task.files}
     for other in files.list(folder):
         if other not in old:
-            files.link(f"{folder}/{other}", f"{task.aside}/{other}")
-    files.sync_directory(task.aside)
+            files.link(f"{folder}/{other}", f"{partition}/{other}")
+    files.sync_directory(partition)
     size = files.size_of(aside)
     made = DataFile(f"{folder}/{name}", task.files[0].start, task.files[-1].end, rows, size)
-    return Merged(Swap(task.aside, folder, name), made, task.files)
+    return Merged(Swap(partition, folder, name), made, task.files)
 
 
 def _new_name(there: list[str], start: int, end: int) -> str:

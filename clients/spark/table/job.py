@@ -183,17 +183,18 @@ class Ingest:
         most = self._ranges
         parts = list(islice(found.ranges(position, high), most + 1))
         end = parts[most].base + parts[most].start if parts[most:] else high
-        try:
-            written = self._write(parts[:most], found)
-        except StoreFailed:
-            if self._options.report_data_loss and self._is_gone(position):
-                return self.step()
-            raise
-        self._require_log(found, self.manifest)  # nor was it another one while it was read
-        files = tuple(one.file for one in written)
-        moves = [one.move for one in written]
-        proof = proof_at(found, end, self.manifest.proof)
-        self._commit(moves=moves, position=end, proof=proof, files=self.manifest.files + files)
+        with self._table.aside() as aside:
+            try:
+                written = self._write(parts[:most], found, aside)
+            except StoreFailed:
+                if self._options.report_data_loss and self._is_gone(position):
+                    return self.step()
+                raise
+            self._require_log(found, self.manifest)  # nor was it another one while it was read
+            files = tuple(one.file for one in written)
+            moves = [one.move for one in written]
+            proof = proof_at(found, end, self.manifest.proof)
+            self._commit(moves=moves, position=end, proof=proof, files=self.manifest.files + files)
         self._ranges = min(2 * most, RANGES_MAX)
         bases = {part.base for part in parts[:most]}
         done = self._step("commit", started, found, size=end - position)
@@ -201,11 +202,10 @@ class Ingest:
         rows = sum(file.rows for file in files)
         return replace(done, rows=rows, bad_rows=bad, files=len(files), segments=len(bases))
 
-    def _write(self, parts: list[SegmentRange], found: Survey) -> list[Written]:
+    def _write(self, parts: list[SegmentRange], found: Survey, aside: str) -> list[Written]:
         if not parts:
             return []
         ends = {piece.segment.base: piece.end for piece in found.pieces}
-        aside = self._table.new_aside()
         tasks = [
             RangeTask(
                 self._read,
@@ -252,17 +252,15 @@ class Ingest:
         groups = mergeable(known.files)[:_MERGES_MAX]
         if not groups:
             return None
-        aside, root = self._table.new_aside(), self._table.files.root
-        tasks = [
-            MergeTask(root, f"{aside}/{number}", group, known.columns)
-            for number, group in enumerate(groups)
-        ]
-        merged: list[Merged] = self._run(merge, tasks)
-        old = {file.path for one in merged for file in one.files}
-        files = [file for file in known.files if file.path not in old]
-        files += [one.file for one in merged]
-        files.sort(key=lambda file: (file.start, file.path))
-        self._commit(swaps=[one.swap for one in merged], files=tuple(files))
+        root = self._table.files.root
+        with self._table.aside() as aside:
+            tasks = [MergeTask(root, aside, group, known.columns) for group in groups]
+            merged: list[Merged] = self._run(merge, tasks)
+            old = {file.path for one in merged for file in one.files}
+            files = [file for file in known.files if file.path not in old]
+            files += [one.file for one in merged]
+            files.sort(key=lambda file: (file.start, file.path))
+            self._commit(swaps=[one.swap for one in merged], files=tuple(files))
         found = survey(self._read, known.position, durable_only=True)
         return replace(self._step("compact", started, found, size=0), files=len(merged))
 
