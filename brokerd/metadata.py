@@ -146,9 +146,13 @@ class Metadata:
             self._put(config)
 
     def publish(self, board: Board, found: RecoveredLog) -> None:
-        """Fill a fresh board: all topics and queues, then the positions of the log."""
+        """Fill a fresh board: all topics and queues, then the positions of the log.
+
+        Raises OSError.
+        """
         self._board = board
         forget_gone(self._storage, self._deleted, found.queues, found.topics)
+        self._begin_within(found)
         self._adopt(found)
         for config in sorted(self._topics.values(), key=lambda config: config.name):
             self._add_slot(config, self._queues_of(config, found))
@@ -419,7 +423,7 @@ class Metadata:
         places = [board.queue_at(old.queue_base + number) for number in range(old.queue_count)]
         begins = [board.word(at + layout.QUEUE_NEXT_OFFSET) for at in places]
         if any(begins):
-            config.attributes[topics.BEGINS_ATTRIBUTE] = ",".join(map(str, begins))
+            config.begin_at(begins)
         self._put(config)
 
         def show() -> None:
@@ -556,6 +560,24 @@ class Metadata:
             self._on_board.set_half(at + layout.TOPIC_SYSTEM, layout.DELETED)
             self._on_board.count_change(layout.BOARD_TOPIC_CHANGES)
 
+    def _begin_within(self, found: RecoveredLog) -> None:
+        """Let no topic that was made again begin behind the end of its queues.
+
+        A power cut may have taken what these ends counted. The file is written before anything is
+        sent: the next start would hide what has these offsets by then. Raises OSError.
+        """
+        changed = False
+        for config in self._topics.values():
+            begins = config.begins()
+            ends = (found.queues.get((config.name, n), (0, 0, 0))[0] for n in range(len(begins)))
+            within = list(map(min, begins, ends))
+            if within != begins:
+                config.begin_at(within)
+                self._put(config)
+                changed = True
+        if changed:
+            self._save()
+
     def _adopt(self, found: RecoveredLog) -> None:
         """Take in topics that only log and queues know: `topics.json` was lost or is older.
 
@@ -598,7 +620,7 @@ class Metadata:
         self._on_board.set_word(at + layout.QUEUE_WRITTEN, written)
         begins = self._topics[name].begins() if name in self._topics else []
         begin = begins[queue_id] if queue_id < len(begins) else 0
-        self._on_board.set_word(at + layout.QUEUE_MIN_OFFSET, max(first, min(begin, next_offset)))
+        self._on_board.set_word(at + layout.QUEUE_MIN_OFFSET, max(first, begin))
         # All that recovery leaves is on the disk, so both levels may see it.
         self._on_board.set_word(at + layout.QUEUE_MAX_OFFSET, written)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -69,6 +70,10 @@ class TopicConfig:
         """Where each queue begins; queues beyond begin at 0."""
         text = self.attributes.get(BEGINS_ATTRIBUTE, "")
         return [int(number) for number in text.split(",") if number.isdigit()]
+
+    def begin_at(self, begins: Sequence[int]) -> None:
+        """Let each queue begin there, from the next write of the file on."""
+        self.attributes[BEGINS_ATTRIBUTE] = ",".join(map(str, begins))
 
     def to_json(self) -> dict[str, Any]:
         """The entry of `topicConfigTable`."""

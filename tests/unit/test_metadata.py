@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +32,9 @@ from gantrymq.shm.properties import (
     TIMER_TOPIC,
 )
 from gantrymq.shm.storage import PosixStorage
+from tests.support.faults import Fault
+from tests.support.simdisk import Disk
+from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
 
 
@@ -343,6 +347,41 @@ def test_a_deleted_topics_name_can_be_used_again(store_dir: Path) -> None:
     shown = {topic.name: topic for topic in again.topics()}["orders"]
     assert (shown.perm, shown.system) == (6, False)
     assert again.queue(shown.queue_base + 1)["min_offset"] == 7, "also after a restart"
+
+
+@mends("S207")
+def test_a_topic_made_again_hides_nothing_that_came_after_a_power_cut(store_dir: Path) -> None:
+    """The cut takes what was not synced when it was made again: offsets from there come again."""
+    board = make_board()
+    metadata = open_metadata(store_dir, board)
+    metadata.create("orders", 3, "written")
+    for queue, end in enumerate((10, 2, 4)):
+        board.set_word(board.queue_at(queue) + layout.QUEUE_NEXT_OFFSET, end)
+    metadata.delete("orders")
+    metadata.create("orders", 3, "written")
+    firsts = []
+    cut = {("orders", 0): (7, 7, 0), ("orders", 2): (4, 4, 0)}
+    sent_then = {("orders", 0): (11, 11, 0), ("orders", 1): (3, 3, 0), ("orders", 2): (5, 5, 0)}
+    for queues in (cut, sent_then, sent_then):
+        again = make_board()
+        found = Found(queues=queues, topics=frozenset({"orders"}))
+        slot = open_metadata(store_dir, again, found).open("orders", create=False)
+        firsts.append([again.queue(slot.queue_base + n)["min_offset"] for n in range(3)])
+    assert firsts == [[7, 0, 4]] * 3
+
+
+@mends("S207")
+def test_without_room_to_say_where_a_topic_begins_there_is_no_start() -> None:
+    """What is sent after such a start would be hidden by the next one."""
+    entry = topics.TopicConfig("orders", 1, 1, 6)
+    entry.begin_at([10])
+    storage = SimStorage(Disk())
+    write_config(storage, "topics.json", {"topicConfigTable": {"orders": entry.to_json()}})
+    storage.faults.faults = (Fault(1, error=errno.ENOSPC, kinds=("write",), persistent=True),)
+    again = Metadata(storage, config.load(None, {}, {}).settings, SystemClock())
+    again.load()
+    with pytest.raises(OSError, match="ENOSPC"):
+        again.publish(make_board(), Found(queues={("orders", 0): (7, 7, 0)}))
 
 
 def test_a_topic_created_again_has_more_queues_only_where_there_is_room(store_dir: Path) -> None:
