@@ -13,6 +13,7 @@ from gantrymq.brokerd.appender import Appender
 from gantrymq.brokerd.commitlog import CommitLog
 from gantrymq.brokerd.flusher import Flusher
 from gantrymq.brokerd.holders import GroupsHolder
+from gantrymq.brokerd.metadata import Metadata, RecoveredLog
 from gantrymq.brokerd.parkedholder import ParkedHolder
 from gantrymq.brokerd.producers import Producers
 from gantrymq.brokerd.removal import Removal
@@ -283,6 +284,19 @@ def keys_go_before_segments() -> None:
     put_over(Indexer, "_log_begin", low)
 
 
+def begins_lowered_for_one_life() -> None:
+    """A start that finds that a topic begins behind a queue's end does not say so in its file."""
+    lower = Metadata._begin_within
+
+    def forgetful(metadata: Metadata, found: RecoveredLog) -> None:
+        save = metadata._save
+        put_over(metadata, "_save", lambda: None)
+        lower(metadata, found)
+        put_over(metadata, "_save", save)
+
+    put_over(Metadata, "_begin_within", forgetful)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -308,5 +322,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         never_suspected,
         armed_with_others_only,
         keys_go_before_segments,
+        begins_lowered_for_one_life,
     )
 }

@@ -210,6 +210,53 @@ def end_amid_grace(world: World) -> None:
         world.dice.choice([scenario.stop_if_sound, kill_everything, cut_power])(world)
 
 
+def make_topics_again(world: World) -> None:
+    """Topics are deleted and made again, then the power goes, with what was not synced.
+
+    What is left of before is shown to nobody; all that is sent later has to be.
+    """
+    machine, simulation = world.machine, world.simulation
+    scenario.hold_faults(world)
+    simulation.run_until(lambda: machine.running, STEPS_MAX)
+    metadata = machine.metadata
+    assert metadata is not None, "running"
+    ends = {name: _words(world, name, layout.QUEUE_NEXT_OFFSET) for name in scenario.TOPICS}
+    for name, (queues, level) in scenario.TOPICS.items():
+        metadata.delete(name)
+        metadata.create(name, queues, level)
+    simulation.note(f"topics are made again at {ends}")
+    cut_power(world)
+    simulation.run_until(lambda: machine.running, STEPS_MAX)
+    for name, begins in ends.items():
+        left = _words(world, name, layout.QUEUE_RECOVERED_END)
+        for queue, (begin, end) in enumerate(zip(begins, left, strict=True)):
+            hidden = range(min(begin, end))
+            world.model.let_go.update((name, queue, offset) for offset in hidden)
+            world.model.tally["queues cut below their begin"] += end < begin
+    _start_unread(world)
+
+
+def _start_unread(world: World) -> None:
+    """One more start, and nobody has read yet what was sent before it."""
+    for consumer in world.consumers:
+        consumer.die()
+    world.consumers.clear()
+    world.more_traffic()
+    pause = world.simulation.steps + 400
+    world.simulation.run_until(partial(world.simulation.has_reached, pause), STEPS_MAX)
+    scenario.stop_if_sound(world)
+    world.add_consumer()
+
+
+def _words(world: World, name: str, word: int) -> list[int]:
+    board = world.machine.board
+    assert board is not None, "running"
+    topic = board.topic_named(name)
+    assert topic is not None, "made at each start"
+    queues = range(topic.queue_base, topic.queue_base + topic.queue_count)
+    return [board.word(board.queue_at(queue) + word) for queue in queues]
+
+
 def _are_to_go(world: World) -> bool:
     board = world.machine.board
     low = board.word(layout.BOARD_LOW) if board is not None else 0
@@ -223,5 +270,5 @@ def _first_base(world: World) -> int:
 RARE: tuple[Callable[[World], None], ...] = (
     leave_unanswered, die_amid_appends, stall_the_writer, hold_by_timers, ask_for_timers,
     join_otherwise, lose_what_came_due, wait_for_short_delays, lose_a_recall, replace_who_recalled,
-    count_amid_filing, skip_days, end_amid_grace,
+    count_amid_filing, skip_days, end_amid_grace, make_topics_again,
 )  # fmt: skip

@@ -139,6 +139,15 @@ def test_an_end_amid_grace_leaves_segments_with_their_keys(seed: int, simulate: 
     assert re.search(r"\d+ keys of a cut log", done.stdout), done.stdout
 
 
+@mends("S207")
+def test_a_topic_made_again_hides_nothing_that_came_later(seed: int, simulate: Program) -> None:
+    """P10: also where a power cut has taken the end at which it was made again."""
+    kinds = "make_topics_again," * 3 + "kill_everything,stop_amid_work"
+    done = simulate("--seeds", f"{seed}:{seed + 12}", "--faults", kinds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ queues cut below their begin", done.stdout), done.stdout
+
+
 @mends("R1")
 @pytest.mark.parametrize("plant", ["", "limited_by_ends_that_have_moved"])
 def test_what_came_due_and_was_lost_is_consumed_again(plant: str, simulate: Program) -> None:
@@ -191,6 +200,7 @@ WITHIN = {
     "awake_while_catching_up": "kill_everything",
     "armed_with_others_only": "stop_amid_work",
     "keys_go_before_segments": "end_amid_grace",
+    "begins_lowered_for_one_life": "make_topics_again",
 }
 
 

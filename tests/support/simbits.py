@@ -26,8 +26,8 @@ def settings_of(seed: int) -> dict[str, object]:
     return dict(SETTINGS) if seed % EVERY == 0 else {}
 
 
-def check_bits(storage: Storage, model: Model, queue: QueueName, units: int, low: int) -> None:
-    """No extension that a consumer believes denies a filter that is TRUE (FL-65)."""
+def check_bits(storage: Storage, model: Model, queue: QueueName, shown: range, low: int) -> None:
+    """No extension of a shown message denies a filter that is TRUE (FL-65)."""
     topic, queue_id = queue
     known = [covered for covered in read_covered(storage) if covered.topic == topic]
     folder = f"consumequeue/{topic}/{queue_id}"
@@ -35,7 +35,8 @@ def check_bits(storage: Storage, model: Model, queue: QueueName, units: int, low
     for name in storage.list(folder) if known else ():
         data = read_file(storage, f"{folder}/{name}")
         first = int(name) // layout.CQ_UNIT_BYTES
-        for offset in range(first, min(units, first + len(data) // layout.CQ_UNIT_BYTES)):
+        end = min(shown.stop, first + len(data) // layout.CQ_UNIT_BYTES)
+        for offset in range(max(first, shown.start), end):
             unit = layout.CQ_UNIT.unpack(data, (offset - first) * layout.CQ_UNIT_BYTES)
             record = records.get((topic, queue_id, offset))
             if record is not None and unit["tags_code"] <= layout.CQ_EXT_ADDRESS_MAX:

@@ -365,9 +365,10 @@ class SimMachine:
         assert board is not None, "checked while running"
         storage, low = self._storage("oracle"), board.word(layout.BOARD_LOW)
         for topic, queue_id in ((t, q) for t in board.topics() for q in range(t.queue_count)):
-            units = board.queue(topic.queue_base + queue_id)["max_offset"]
-            check_units(storage, self.model.log, (topic.name, queue_id), units, low)
-            simbits.check_bits(storage, self.model, (topic.name, queue_id), units, low)
+            words = board.queue(topic.queue_base + queue_id)
+            shown = range(words["min_offset"], words["max_offset"])
+            check_units(storage, self.model.log, (topic.name, queue_id), shown.stop, low)
+            simbits.check_bits(storage, self.model, (topic.name, queue_id), shown, low)
 
     def _format(self, number: int) -> Board:
         settings = self.configuration.settings
