@@ -2,7 +2,8 @@
 
 In this order, so that a start after a kill or a power cut at any step finds the same: first the
 notes that a start believes, durably, then the files, which a start without these notes cuts too.
-A topic that is made again under the name then begins at offset 0, as one that never was.
+A topic that is made again under the name then begins at offset 0, as one that never was. Not so a
+dead-letter topic of which an operator has marked letters: the marks are by offset.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING
 
 from gantrymq.brokerd.queuefiles import QueueKey
 from gantrymq.brokerd.queuestarts import read_starts, save_starts
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.properties import DLQ_PREFIX
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.storage import is_disk_full
+from gantrymq.workers.groups.deadletternote import read_note
 from gantrymq.workers.housekeeper.progress import read_progress, save_progress
 
 if TYPE_CHECKING:
@@ -34,7 +38,9 @@ def forget_gone(
     `in_log` has topics of which records are known that no queue tells of.
     """
     kept = {name for (name, _queue_id), (end, _, first) in queues.items() if first < end}
-    gone = {key for key in queues if key[0] in deleted and key[0] not in kept.union(in_log)}
+    names = {name for name, _queue_id in queues if name in deleted}.difference(kept, in_log)
+    leaving = names - _marked(storage, names)
+    gone = {key for key in queues if key[0] in leaving}
     if not gone:
         return
     try:
@@ -48,6 +54,17 @@ def forget_gone(
         for name in storage.list(folder):
             storage.unlink(f"{folder}/{name}")
         del queues[key]
+
+
+def _marked(storage: Storage, names: set[str]) -> set[str]:
+    """Dead-letter topics that may have marks: of other letters, if their offsets came again."""
+    dead = {name for name in names if name.startswith(DLQ_PREFIX)}
+    if not dead:
+        return dead
+    try:
+        return {DLQ_PREFIX + group for group in read_note(storage).marked()}
+    except Corrupt:  # it may be put back
+        return dead
 
 
 def _forget_notes(storage: Storage, gone: set[QueueKey]) -> None:

@@ -123,8 +123,15 @@ class DeadLetters:
         self.note: DeadLetterNote = read_note(self.storage)
 
     def refresh(self) -> None:
-        """Read the marks again, under the lock of those who change them."""
+        """Read the marks again, under the lock of those who change them.
+
+        Of a topic that was deleted they are forgotten, which lets a start forget it as well: nobody
+        is shown its letters, and if it is made again it goes on behind them. The broker that runs
+        now knows the topics: the lock may have been waited for.
+        """
+        self.board = running_board(self.home)
         self.note = read_note(self.storage)
+        self.note.keep(self.groups())
 
     def groups(self) -> dict[str, TopicSlot]:
         """Groups that have a dead-letter topic."""

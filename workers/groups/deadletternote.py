@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -45,6 +45,18 @@ class DeadLetterNote:
     def of(self, group: str, queue_id: int) -> Marks:
         """Marks of a queue, which may be changed."""
         return self.groups.setdefault(group, {}).setdefault(queue_id, Marks())
+
+    def marked(self) -> set[str]:
+        """Groups of which a letter is marked."""
+        return {
+            group
+            for group, queues in self.groups.items()
+            if any(marks.resent or marks.purged for marks in queues.values())
+        }
+
+    def keep(self, groups: Container[str]) -> None:
+        """Forget the marks of all other groups."""
+        self.groups = {group: marks for group, marks in self.groups.items() if group in groups}
 
 
 def holds(ranges: Ranges, offset: int) -> bool:
