@@ -280,7 +280,6 @@ class Metadata:
         is_new = name not in self._slots
         may_leave = name in self._leaving or (is_new and not topics.is_retry_kind(name))
         if is_new:
-            self.commit()  # others may be about to have the board's next queues
             self._hide(name, self._settings.default_topic_queue_nums)
         self._stay(name)
         if may_leave:
@@ -335,9 +334,9 @@ class Metadata:
 
         The file is written first: what is dispatched to it then is of a deleted topic for a start.
         """
+        self.commit()  # others may be about to have the board's next queues
         place = self._places.take(queues)
         try:
-            # What is being made has its places already.
             self._require_room(queues if place.base < 0 else 0, int(place.slot < 0))
             self._save_deleted_if_room({**self._deleted, name: queues})
         except BaseException:

@@ -399,6 +399,22 @@ def test_a_topic_created_again_has_more_queues_only_where_there_is_room(store_di
     assert board.half(layout.BOARD_QUEUE_COUNT) == 4
 
 
+@mends("S209")
+def test_queues_of_a_topic_that_is_being_made_wider_are_nobody_elses(store_dir: Path) -> None:
+    """The scheduler wants one for a parked message before the file says that it is wider."""
+    board = make_board()
+    metadata = open_metadata(store_dir, board, auto_create_topic_enable=False)
+    old = metadata.create("wider", 4, "written")
+    board.set_word(board.queue_at(old.queue_base) + layout.QUEUE_NEXT_OFFSET, 3)
+    metadata.delete("wider")
+    made = metadata.plan_create("wider", 8, "written")
+    metadata.have("wanted")
+    metadata.commit()
+    assert made().queue_count == 8
+    owners = [board.queue(number)["topic"] for number in range(9)]
+    assert owners == [old.slot] * 8 + [old.slot + 1]
+
+
 def test_a_crash_amid_creating_again_leaves_the_topic(store_dir: Path) -> None:
     """`topics.json` is written first; the list of deleted names may be older."""
     metadata = open_metadata(store_dir, make_board())
