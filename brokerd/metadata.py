@@ -153,12 +153,15 @@ class Metadata:
         self._board = board
         forget_gone(self._storage, self._deleted, found.queues, found.topics)
         self._begin_within(found)
-        self._adopt(found)
+        stored = _queues_by_topic(found)
+        self._adopt(found, stored)
         for config in sorted(self._topics.values(), key=lambda config: config.name):
-            self._add_slot(config, self._queues_of(config, found))
-        # Of the others no record is left: the next write of the file leaves them out.
-        noted = {name for name, _queue_id in found.queues} | set(found.topics)
-        self._deleted = {name: n for name, n in self._deleted.items() if name in noted}
+            queues = max(config.read_queues, config.write_queues, 1)
+            self._add_slot(config, max(queues, stored.get(config.name, 0)))
+        # Of the others no record is left: the next write of the file leaves them out. Who had the
+        # store meanwhile may have made and deleted one of more queues.
+        deleted = {name: n for name, n in self._deleted.items() if name in stored}
+        self._deleted = {name: max(n, stored[name]) for name, n in deleted.items()}
         for name, queues in sorted(self._deleted.items()):
             self._add_slot(TopicConfig(name, queues, 0, 0), queues)
         for (name, queue_id), numbers in found.queues.items():
@@ -577,18 +580,18 @@ class Metadata:
         if changed:
             self._save()
 
-    def _adopt(self, found: RecoveredLog) -> None:
+    def _adopt(self, found: RecoveredLog, stored: Mapping[str, int]) -> None:
         """Take in topics that only log and queues know: `topics.json` was lost or is older.
 
         One without a record is hidden as if it had been deleted: made again, its offsets go on.
         """
         known = self._topics.keys() | self._deleted.keys()
-        lost = sorted((set(found.topics) | {name for name, _queue_id in found.queues}) - known)
+        lost = sorted(stored.keys() - known)
         kept = {name for (name, _), (end, _, first) in found.queues.items() if first < end}
         kept.update(found.topics)
         hidden: dict[str, int] = {}
         for name in lost:
-            queues = 1 + max((q for topic, q in found.queues if topic == name), default=0)
+            queues = max(1, stored[name])
             # A forged name is nobody's: as if it had been deleted, too.
             if not is_folder_name(name) or name not in kept:
                 hidden[name] = queues
@@ -605,10 +608,6 @@ class Metadata:
             except OSError as error:
                 if not is_disk_full(error):  # the next start finds them again
                     raise
-
-    def _queues_of(self, config: TopicConfig, found: RecoveredLog) -> int:
-        stored = 1 + max((q for topic, q in found.queues if topic == config.name), default=-1)
-        return max(config.read_queues, config.write_queues, stored, 1)
 
     def _restore_queue(self, name: str, queue_id: int, numbers: tuple[int, int, int]) -> None:
         slot = self._slot(name)
@@ -714,6 +713,14 @@ class Metadata:
             board.count_change(layout.BOARD_TOPIC_CHANGES)
         self._slots[config.name] = slot
         return self._slot(config.name)
+
+
+def _queues_by_topic(found: RecoveredLog) -> dict[str, int]:
+    """How many queues each topic of the log has at least; 0 where only its name is known."""
+    queues = dict.fromkeys(found.topics, 0)
+    for name, queue_id in found.queues:
+        queues[name] = max(queues.get(name, 0), queue_id + 1)
+    return queues
 
 
 def _clear(board: Board, slot: int) -> None:

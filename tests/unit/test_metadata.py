@@ -441,6 +441,28 @@ def test_a_topic_that_only_its_queues_know_is_taken_in(store_dir: Path) -> None:
     assert board.queue(slot.queue_base)["next_offset"] == 9
 
 
+@mends("S208")
+def test_a_deleted_topic_has_all_queues_that_the_log_has_of_it(store_dir: Path) -> None:
+    """Another broker made it wider meanwhile, and deleted it as well."""
+    metadata = open_metadata(store_dir, make_board())
+    for name in ("narrow", "wide", "xy"):
+        metadata.create(name, 2, "written")
+        metadata.delete(name)
+    found = {("xy", 1): (5, 5, 0), ("narrow", 0): (1, 1, 0), ("wide", 3): (9, 9, 0)}
+    board = make_board()
+    again = open_metadata(store_dir, board, Found(queues=found))
+    shown = {topic.name: topic for topic in board.topics()}
+    ends = {
+        (topic.name, queue_id): board.queue(topic.queue_base + queue_id)["next_offset"]
+        for topic in shown.values()
+        for queue_id in range(topic.queue_count)
+    }
+    assert {key: end for key, end in ends.items() if end} == {k: f[0] for k, f in found.items()}
+    counts = {name: topic.queue_count for name, topic in shown.items()}
+    assert counts == {"narrow": 2, "wide": 4, "xy": 2}
+    assert again.open("wide", create=True).queue_count == 4
+
+
 @mends("S46")
 def test_a_flipped_bit_brings_no_deleted_topic_back(store_dir: Path) -> None:
     metadata = open_metadata(store_dir, make_board())
