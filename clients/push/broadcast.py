@@ -224,6 +224,7 @@ class BroadcastMember(PushMember):
         Raises Incompatible, Corrupt.
         """
         self._file.require_store(self.session.store_id)
+        self._compare()
         board = self.session.board
         for slot in sorted(self.names):
             topic = board.topic(slot)
@@ -237,35 +238,45 @@ class BroadcastMember(PushMember):
                 offset = self._file.offsets.get(queue)
                 if offset is None:
                     offset = begin.get(consume_from, starts.get(number, high))
-                else:
-                    offset = self._judged(queue, offset, words["recovered_end"], end)
+                elif offset > end:
+                    raise self._file.damaged(
+                        f"has offset {offset} in {queue.topic}/{queue.queue_id}, which ends at"
+                        f" {end}"
+                    )
                 offset = self._file.offsets[queue] = min(max(offset, low), end)
                 self.assigned[number] = assigned = Assigned(number, queue, 0, offset)
                 self._open_window(assigned)
-        self._file.life = board.epoch
         self.changed = True
 
-    def _judged(self, queue: MessageQueue, offset: int, recovered_end: int, end: int) -> int:
-        """Where a queue goes on whose offset the file has. Raises Corrupt.
+    def _compare(self) -> None:
+        """Once in each life of the broker, let no offset lie behind what its start has found.
 
-        A power cut may have shortened it. Once in each life of the broker the end counts that
-        recovery has left: others may have sent since, and that is not to be passed over. Within a
-        life no queue gets shorter, and an offset behind its end is damage.
+        A power cut may have shortened a queue, and others may have sent since: that is not to be
+        passed over. Within a life no queue gets shorter, and an offset behind its end is damage.
+        The queues of all topics are meant, for this member may ask for others next time.
         """
-        if self._file.life != self.session.board.epoch:
-            if offset > recovered_end:
+        file, epoch = self._file, self.session.board.epoch
+        if file.life == epoch:
+            return
+        for queue, offset in file.offsets.items():
+            end = self._recovered_end(queue)
+            if offset > end:
                 log.warning(
                     "%s has offset %d in %s/%d, which the broker's start has found to end at %d:"
                     " this consumer goes on there. After a power cut that is as it should be;"
                     " otherwise the file is damaged, and older messages may have been passed over",
-                    self._file.path, offset, queue.topic, queue.queue_id, recovered_end,
+                    file.path, offset, queue.topic, queue.queue_id, end,
                 )  # fmt: skip
-            return min(offset, recovered_end)
-        if offset > end:
-            raise self._file.damaged(
-                f"has offset {offset} in {queue.topic}/{queue.queue_id}, which ends at {end}"
-            )
-        return offset
+                file.offsets[queue] = end
+        file.life = epoch
+
+    def _recovered_end(self, queue: MessageQueue) -> int:
+        """Where the broker's start has found a queue to end; 0 for one that is not there."""
+        board = self.session.board
+        topic = board.topic_named(queue.topic)
+        if topic is None or queue.queue_id >= topic.queue_count:
+            return 0
+        return int(board.queue(topic.queue_base + queue.queue_id)["recovered_end"])
 
     def _note(self) -> None:
         with self._handoff.lock:

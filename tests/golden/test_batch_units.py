@@ -16,7 +16,7 @@ import pytest
 
 from gantrymq.brokerd import config, epoch
 from gantrymq.brokerd.batchunits import FILE_BYTES
-from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.metadata import Metadata, _queues_by_topic
 from gantrymq.brokerd.rebuild import bring_up_to_date, rebuild
 from gantrymq.brokerd.recovered import Recovered
 from gantrymq.brokerd.recovery import recover
@@ -186,7 +186,7 @@ def test_a_topic_that_topics_json_has_lost_is_of_that_type_again(own_copy: Golde
     settings = config.load(given={"board_queues_max": 8192}, environment={}).settings
     metadata = Metadata(storage, settings, SimClock(0))
     metadata.load()
-    metadata._adopt(found)
+    metadata._adopt(found, _queues_by_topic(found))
     kept = parse_config(path.read_text())["topicConfigTable"][TOPIC]
     assert kept["attributes"] == {"queue.type": "BatchCQ"}
     assert unit_files(golden) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from gantrymq.shm.groupwire import ConsumeFrom
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment
 from tests.support.groups_rig import Hand, Rig
 from tests.support.ledgers import compact
-from tests.support.memory_sessions import memory_session
+from tests.support.memory_sessions import QUEUES_PER_TOPIC, memory_session
 from tests.support.simbell import SimBell
 from tests.support.trials import mends
 
@@ -300,16 +301,43 @@ def test_a_broadcasting_member_passes_over_nothing_that_a_power_cut_made_room_fo
     assert begins(rig, unique_name) == 20
 
 
-def begins(rig: Rig, group: str, committed: int = -1) -> int:
+@mends("S211")
+def test_offsets_of_topics_that_are_not_asked_for_are_compared_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique_name: str
+) -> None:
+    """Else a member that asks for them later in this life passes over what was sent again."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    rig = Rig(orders=1, other=1)
+    other = QUEUES_PER_TOPIC
+    rig.fill(0, 300)
+    rig.fill(other, 500)
+    assert begins(rig, unique_name, 210) == 300
+    assert begins(rig, unique_name, 480, topic="other") == 500
+    rig.fill(other, 460)
+    rig.restart_broker()
+    assert begins(rig, unique_name, 210) == 210
+    rig.fill(other, 600)
+    assert begins(rig, unique_name, topic="other") == 460
+    [path] = tmp_path.rglob("*.json")
+    path.write_text(path.read_text().replace("other", "gone"))
+    rig.restart_broker()
+    assert begins(rig, unique_name, 210) == 210
+    assert json.loads(path.read_text())["offsets"]["gone"] == {"0": 0}, "made again, it begins at 0"
+
+
+def begins(rig: Rig, group: str, committed: int = -1, *, topic: str = "orders") -> int:
     """Where a member begins; it leaves its file with an offset that it has come to."""
+    slot = rig.board.topic_named(topic)
+    assert slot is not None, topic
+    number = slot.queue_base
     file = OffsetFile("/nowhere", group, "i")
     try:
         session = cast(Session, InMemory(rig, rig.board.half(layout.BOARD_SESSION_COUNT) + 100))
-        member = BroadcastMember(session, group, {0: "orders"}, Handoff(1), file)
+        member = BroadcastMember(session, group, {slot.slot: topic}, Handoff(1), file)
         member.join(ConsumeFrom.LAST_OFFSET, {})
-        begun = member.assigned[0].committed
+        begun = member.assigned[number].committed
         if committed >= 0:
-            member.windows[0].committed = committed
+            member.windows[number].committed = committed
             member.commit()
         return begun
     finally:
