@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gantrymq.brokerd.queuefiles import QueueKey
 from gantrymq.brokerd.queuestarts import read_starts, save_starts
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.properties import DLQ_PREFIX
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.storage import is_disk_full
@@ -51,7 +52,7 @@ def forget_gone(
         return
     for key in gone:
         folder = queue_directory(storage, *key)
-        for name in storage.list(folder):
+        for name in positions_in(storage, folder):
             storage.unlink(f"{folder}/{name}")
         del queues[key]
 

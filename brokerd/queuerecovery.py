@@ -5,7 +5,7 @@ The last step of brokerd/recovery.py, which is why it can be done again as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from gantrymq.brokerd.logscan import Piece, queue_offsets, queues_of, walk
@@ -13,7 +13,7 @@ from gantrymq.brokerd.memberqueues import MemberQueues, UnknownBatchTopic
 from gantrymq.brokerd.queuefiles import QueueKey, has_all_files, unit_of
 from gantrymq.brokerd.queuestarts import first_unit, read_starts
 from gantrymq.shm import layout
-from gantrymq.shm.bitmapnote import extension_files
+from gantrymq.shm.bitmapnote import DIRECTORY as EXTENSIONS
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.lognames import positions_in
@@ -53,7 +53,8 @@ def recover_queues(
             for key, units in written.items():
                 low = first_unit(storage, cq_bytes, key, range(units), found.low)
                 found.queues[key] = (units, units, low)
-            _cut_queues(storage, cq_bytes, written)
+            for root in (QUEUES, MEMBERS):
+                _cut_queues(storage, cq_bytes, root, written)
             _find_next_offsets(storage, settings.mapped_file_size_commit_log, found, members)
             return
     _rebuild(storage, settings, found, members)
@@ -96,13 +97,14 @@ def _fits(
     return row is not None and 0 < row["size"] <= appended - row["physical_offset"]
 
 
-def _cut_queues(storage: Storage, cq_bytes: int, written: dict[QueueKey, int]) -> None:
+def _cut_queues(
+    storage: Storage, cq_bytes: int, root: str, written: Mapping[QueueKey, int]
+) -> None:
     """Make everything behind each queue's units a hole again, and remove later files."""
-    for root in (QUEUES, MEMBERS):
-        for topic in folders_in(storage, root):
-            for folder in folders_in(storage, f"{root}/{topic}"):
-                units = written.get((topic, int(folder)), 0) if folder.isdecimal() else 0
-                _cut_queue(storage, cq_bytes, f"{root}/{topic}/{folder}", units)
+    for topic in folders_in(storage, root):
+        for folder in folders_in(storage, f"{root}/{topic}"):
+            units = written.get((topic, int(folder)), 0) if folder.isdecimal() else 0
+            _cut_queue(storage, cq_bytes, f"{root}/{topic}/{folder}", units)
 
 
 def _cut_queue(storage: Storage, cq_bytes: int, folder: str, units: int) -> None:
@@ -126,9 +128,8 @@ def _rebuild(storage: Storage, settings: Settings, found: Recovered, members: Me
     if storage.exists(PROGRESS_FILE):  # or the next start would believe it of the new units
         storage.unlink(PROGRESS_FILE)
         storage.sync_directory("gantry")
-    _cut_queues(storage, cq_bytes, {})
-    for name in extension_files(storage):  # no unit has their addresses any more
-        storage.unlink(name)
+    for root in (QUEUES, MEMBERS, EXTENSIONS):  # no unit has an address of these any more
+        _cut_queues(storage, cq_bytes, root, {})
     _find_next_offsets(storage, segment_bytes, found, members)
     for key, first in (read_starts(storage) or (0, {}))[1].items():
         if key not in found.queues:  # all its records have expired: its offsets go on all the same

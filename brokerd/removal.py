@@ -205,7 +205,7 @@ class Removal:
                 continue
             address = row["tags_code"] - layout.CQ_EXT_ADDRESS_BASE
             extensions = extension_directory(topic, int(queue_id))
-            for name, following in pairwise(self._storage.list(extensions)):
+            for name, following in pairwise(positions_in(self._storage, extensions)):
                 if int(following) > address:
                     break
                 self._storage.unlink(f"{extensions}/{name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from gantrymq.brokerd.config import Settings, load
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.recovered import Recovered
+from gantrymq.brokerd.removal import Removal
 from gantrymq.shm import layout, limits
 from gantrymq.shm.bitmapnote import read_covered
 from gantrymq.shm.bloom import BloomForm
@@ -32,6 +33,7 @@ from tests.support.simclock import SimClock
 from tests.support.trials import mends
 from gantrymq.workers.agent import Bells
 from gantrymq.workers.filterfile import FILE, FilterEntry, bloom_form, read_filters, write_filters
+from gantrymq.workers.housekeeper.queuesync import QueueSync
 from gantrymq.workers.inhand import DEATHS_MAX
 from gantrymq.workers.reader import catchup, extensions, filters
 from gantrymq.workers.reader.agent import Reader
@@ -175,6 +177,40 @@ def test_a_late_group_gets_its_bits_in_older_bitmaps(
         assert unit["bitMap"] == (own if true else bytes(len(own)))
         passing += true
     assert passing
+
+
+@mends("S210")
+def test_a_stray_file_beside_those_of_a_queue_is_passed_over(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """By a new life's reader, which looks for ends, by who syncs extensions, and by retention."""
+    without = outlived(Rig(golden("filter"), tmp_path / "without"), ())
+    strays = ("x", ".nfs1", "\u00b2")
+    assert outlived(Rig(golden("filter"), tmp_path / "among"), strays) == without
+
+
+def outlived(rig: Rig, strays: Sequence[str]) -> list[list[str]]:
+    """Two lives, then retention, with strays: what is synced of a queue, and what is left."""
+    folder = "consumequeue_ext/FilterT/0"
+    records = dump_lines("filter", "record")
+    sync, found = QueueSync(rig.storage, rig.board), []
+    for end in (records[len(records) // 2]["physicalOffset"], rig.end):
+        reader = rig.reader()
+        rig.read_to(reader, end)
+        reader.close()
+        found.append(list(sync._changed_files(("FilterT", 0), 0, 1)))
+        for stray in strays:
+            for path in (folder, "consumequeue/FilterT/0"):
+                (rig.directory / path / stray).touch()
+    assert found[0] != found[1], "another file is synced"
+    topic = rig.board.topic_named("FilterT")
+    assert topic is not None
+    removal = Removal(rig.storage, rig.board, MemorySessions(), 0)
+    assert not any(removal._remove_extensions({topic.queue_base: 100}))
+    left = rig.storage.list(folder)
+    assert set(strays) <= set(left)
+    assert f"{0:020d}" not in left, "retention has removed the first one"
+    return [*found, sorted(set(left) - set(strays))]
 
 
 def test_filters_that_are_caught_up_are_told_of_together(golden: Golden, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -14,6 +14,7 @@ from gantrymq.brokerd.queuefiles import QueueKey
 from gantrymq.brokerd.queuestarts import read_starts, save_starts
 from gantrymq.shm.layout import CQ_UNIT_BYTES
 from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.storage import PosixStorage
 from gantrymq.workers.housekeeper.progress import read_progress, save_progress
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment, kill_at
 from tests.support.simdisk import Disk
@@ -65,6 +66,18 @@ def test_what_was_deleted_and_has_no_record_is_forgotten() -> None:
     assert starts == (800, {key: first for key, (_units, first) in kept.items()})
     files = Counter(key for key in UNITS if storage.list(queue_directory(storage, *key)))
     assert set(files) == set(kept)
+
+
+@mends("S210")
+def test_what_is_no_file_of_a_queue_stays_and_keeps_no_start_from_going_on(store_dir: Path) -> None:
+    """Nobody has made that folder but who put it there."""
+    storage = PosixStorage(str(store_dir))
+    folder = queue_directory(storage, "gone", 0)
+    storage.make_directory(f"{folder}/notes")
+    storage.create(f"{folder}/{0:020d}").close()
+    queues = {("gone", 0): (5, 5, 5)}
+    forget_gone(storage, DELETED, queues, ())
+    assert (queues, storage.list(folder)) == ({}, ["notes"])
 
 
 @pytest.mark.parametrize("moment", list(Moment))

@@ -20,7 +20,9 @@ from gantrymq.brokerd.queuestarts import FILE, UNFINISHED, read_starts
 from gantrymq.brokerd.recovery import recover
 from gantrymq.brokerd.removal import EXPIRED
 from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import DIRECTORY as EXTENSIONS
 from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.queuenames import DIRECTORY as PLAIN_QUEUES
 from gantrymq.shm.queuenames import MEMBERS, has_members, queue_directory
 from gantrymq.shm.storage import PosixStorage, read_file, replace_file
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, save_progress
@@ -107,7 +109,7 @@ def test_what_is_old_and_read_goes_but_never_the_last(
     assert not rig.sessions.failures
 
 
-@mends("S149")
+@mends("S149", "S210")
 @pytest.mark.parametrize("fixture", ["machine", "batch_machine"])
 def test_what_has_no_position_as_its_name_is_passed_over(
     fixture: str, request: pytest.FixtureRequest
@@ -116,7 +118,9 @@ def test_what_has_no_position_as_its_name_is_passed_over(
     machine: SimMachine = request.getfixturevalue(fixture)
     rig = Rig(machine)
     folders = [EXPIRED, "gantry/segments", *(queue_directory(rig.storage, *key) for key in QUEUES)]
+    folders.append(f"{EXTENSIONS}/plain/0")
     strays = [f"{folder}/{name}" for folder in folders for name in ("\u00b2", "12x", "7", "1.bak")]
+    strays += [f"{EXTENSIONS}/notes", f"{EXTENSIONS}/plain/notes"]
     if fixture == "batch_machine":
         strays += [f"{MEMBERS}/notes", f"{MEMBERS}/plain/notes", f"{MEMBERS}/plain/\u00b2"]
     for path in strays:
@@ -132,7 +136,8 @@ def test_what_has_no_position_as_its_name_is_passed_over(
     storage = SimStorage(rig.disk)
     settle_topics(storage)
     rig.restart()
-    queuerecovery._cut_queues(storage, rig.settings.mapped_file_size_consume_queue, {})
+    for root in (PLAIN_QUEUES, MEMBERS, EXTENSIONS):
+        queuerecovery._cut_queues(storage, rig.settings.mapped_file_size_consume_queue, root, {})
     assert all(map(storage.exists, strays))
 
 

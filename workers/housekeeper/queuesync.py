@@ -15,6 +15,7 @@ from gantrymq.shm import layout
 from gantrymq.shm.bitmapnote import extension_directory
 from gantrymq.shm.errors import StoreFailed
 from gantrymq.shm.kernels.words import load_word
+from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.marks import mark
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.storage import is_shortage
@@ -93,7 +94,7 @@ class QueueSync:
     def _changed_files(self, key: tuple[str, int], first: int, units: int) -> Iterator[str]:
         """Extensions before the units that have their addresses."""
         extensions = extension_directory(*key)
-        names = self._storage.list(extensions)
+        names = positions_in(self._storage, extensions)
         known = self._extensions.get(extensions, "")
         for name in names:
             if name >= known:

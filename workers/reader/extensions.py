@@ -16,6 +16,7 @@ from gantrymq.shm import layout, limits
 from gantrymq.shm.bitmapnote import extension_directory
 from gantrymq.shm.errors import StoreFailed
 from gantrymq.shm.kernels import dispatch, extend
+from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.storage import clear_behind, map_file
 from gantrymq.workers.reader.filters import Filters, Listed
@@ -244,7 +245,7 @@ class Extensions:
         folder = extension_directory(topic.name, queue_id)
         end = self._end_of(queue, topic.name, queue_id, folder)
         self._ends[queue] = end
-        for name in self._storage.list(folder):
+        for name in positions_in(self._storage, folder):
             base = int(name)
             if base >= end and base > 0:
                 self._storage.unlink(f"{folder}/{name}")
@@ -263,7 +264,7 @@ class Extensions:
             return 0  # no unit has an address: all that is there belongs to nobody
         address = self._last_address(queue_directory(self._storage, topic, queue_id), written)
         if address is None:
-            names = self._storage.list(folder)
+            names = positions_in(self._storage, folder)
             return int(names[-1]) + self.file_bytes if names else 0
         size = self._size_at(folder, address)
         return address + size if size else (address // self.file_bytes + 1) * self.file_bytes
@@ -271,7 +272,7 @@ class Extensions:
     def _last_address(self, folder: str, written: int) -> int | None:
         """The address of the last unit that has one; as a rule that is the very last unit."""
         end = written * layout.CQ_UNIT_BYTES
-        for name in reversed(self._storage.list(folder)):
+        for name in reversed(positions_in(self._storage, folder)):
             base = int(name)
             if base >= end:
                 continue
