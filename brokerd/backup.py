@@ -184,15 +184,20 @@ class _Run:
         return low, last.durable, segments
 
     def _copy_config(self) -> None:
-        """Files that parse; of one that is being written its backup counts, or the next look.
+        """JSON that parses; of a file that is being written its backup counts, or the next look.
 
-        Brokers have no folders there: one that somebody has made is not their truth.
+        Others are a RocketMQ's (`timercheck`, which `handover` leaves too): no broker of ours
+        writes one. Brokers have no folders there: one that somebody has made is not their truth.
         """
         self._target.make_directory(_CONFIG)
         for name in self._source.list(_CONFIG):
             path = f"{_CONFIG}/{name}"
-            if not name.endswith(BACKUP_SUFFIX) and not self._source.is_directory(path):
+            if name.endswith(BACKUP_SUFFIX) or self._source.is_directory(path):
+                continue
+            if name.endswith(".json"):
                 self._put(path, self._read_whole(path))
+            else:
+                self._copy(path)
 
     def _read_whole(self, path: str) -> bytes:
         for _ in range(_LOOKS):

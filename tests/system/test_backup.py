@@ -227,6 +227,31 @@ def test_a_folder_among_the_config_files_is_passed_over(tmp_path: Path) -> None:
     assert not (config / "bk.partial").exists()
 
 
+@mends("S200")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_config_files_that_are_no_json_are_copied_as_they_are(
+    tmp_path: Path, stopped: bool
+) -> None:
+    """A RocketMQ and `gantrymq handover` leave `timercheck` there, and nobody takes it away."""
+    left = {
+        "timercheck": bytes.fromhex("000001a1fd768770") + bytes(4088),
+        "timermetrics": b"",
+        "broker.properties": "brokerName=b\xf6se\n".encode("latin-1"),
+    }
+    with Broker.temporary() as broker:
+        for name, data in left.items():
+            (broker.home / "store" / "config" / name).write_bytes(data)
+        if stopped:
+            broker.stop()
+        copied = Path(backup(broker.home, tmp_path / "copy").home)
+    there = copied / "store" / "config"
+    assert {name: (there / name).read_bytes() for name in left} == left
+    with ServingBroker(copied, **TEMPORARY, profile="small") as again:
+        again.wait_until_ready()
+        assert again.stop()[0] == ExitCode.OK
+    verify(copied / "store")
+
+
 def test_what_cannot_be_backed_up_is_refused(tmp_path: Path) -> None:
     with Broker.temporary() as broker:
         with Producer(broker.home) as producer:
