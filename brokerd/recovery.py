@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gantrymq.brokerd import batchqueues, batchunits
+from gantrymq.brokerd import batchqueues, batchunits, storefiles
 from gantrymq.brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
 from gantrymq.brokerd.commitlog import SPARE, segment_bases
 from gantrymq.brokerd.foreign import keep_ranges, settle_ranges
@@ -111,12 +111,13 @@ def recover(
 def _remove_unfinished(storage: Storage) -> None:
     """Remove files that were being made when a life ended; nobody goes on with them.
 
-    Not in gantry/pins/: other programs make these, perhaps right now.
+    Not those of other programs, who may be at them right now: in gantry/pins/, and OF_COMMANDS.
     """
+    theirs = set(map(storefiles.path_of, storefiles.OF_COMMANDS))
     for folder in ("", "config", "gantry", SIDECARS):
-        for name in storage.list(folder):
-            if name.endswith(".new") or f"{folder}/{name}".startswith(f"{SPARE}."):
-                storage.unlink(f"{folder}/{name}".lstrip("/"))
+        for path in (f"{folder}/{name}".lstrip("/") for name in storage.list(folder)):
+            if path not in theirs and (path.endswith(".new") or path.startswith(f"{SPARE}.")):
+                storage.unlink(path)
 
 
 def _ended_at(ranges: Ranges | None) -> int:

@@ -23,9 +23,12 @@ DERIVED: Final = (
 OF_THIS_PLACE: Final = ("pins", "expired", "reserve")
 #: What a broker that runs or was killed may have under way.
 UNDER_WAY: Final = ("spare", "spare.writer", "spare.flusher")
+#: What commands have in the making, perhaps while a broker starts. One that a kill has left is
+#: replaced by the next such command.
+OF_COMMANDS: Final = ("dead_letters.json.new",)
 
 #: All that a stopped store may have.
-KNOWN: Final = frozenset({*TRUTH, *OF_THE_LOG, *IDENTITY, *DERIVED, *OF_THIS_PLACE})
+KNOWN: Final = frozenset({*TRUTH, *OF_THE_LOG, *IDENTITY, *DERIVED, *OF_THIS_PLACE, *OF_COMMANDS})
 
 
 def path_of(name: str) -> str:

@@ -22,6 +22,7 @@ from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.ranges import read_ranges
 from gantrymq.shm.storage import read_file
 from gantrymq.workers.agent import Bells
+from gantrymq.workers.groups import deadletternote
 from gantrymq.workers.housekeeper.agent import Housekeeper
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, save_progress
 from gantrymq.workers.reader.agent import Reader
@@ -93,6 +94,17 @@ def units_of(storage: SimStorage, topic: str, queue_id: int) -> dict[int, bytes]
 
 def segments(storage: SimStorage) -> list[str]:
     return storage.list("commitlog")
+
+
+@mends("S202")
+def test_a_start_leaves_alone_what_a_command_is_writing() -> None:
+    """`gantrymq dlq` notes what it did while brokers start and end; another's `.new` goes."""
+    machine, storage = stopped_machine()
+    theirs, ours = f"{deadletternote.FILE}.new", f"{PROGRESS_FILE}.new"
+    for path in (theirs, ours):
+        storage.create(path).close()
+    recover_again(machine, storage)
+    assert (storage.exists(theirs), storage.exists(ours)) == (True, False)
 
 
 @pytest.mark.parametrize("keep_progress", [True, False])

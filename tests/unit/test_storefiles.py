@@ -29,7 +29,7 @@ def test_what_is_derived_is_what_a_rebuild_deletes() -> None:
 def test_no_file_is_in_two_lists() -> None:
     lists = (
         storefiles.TRUTH, storefiles.OF_THE_LOG, storefiles.IDENTITY, storefiles.DERIVED,
-        storefiles.OF_THIS_PLACE,
+        storefiles.OF_THIS_PLACE, storefiles.OF_COMMANDS,
     )  # fmt: skip
     assert len(storefiles.KNOWN) == sum(map(len, lists))
     assert LEDGER in map(storefiles.path_of, storefiles.TRUTH)
