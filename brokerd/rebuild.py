@@ -57,6 +57,8 @@ DERIVED: Final = (
 _FIRST: Final = frozenset(
     {PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TRANSACTIONS_FILE}
 )
+#: How events begin that tell of a full disk; the rest of the name is what found no room.
+_NO_SPACE: Final = "no_space_for_"
 _PATIENCE_S: Final = 1_000_000
 
 
@@ -102,9 +104,12 @@ class _Nobody:
         self.failure = (errno, what)
 
     def note(self, level: str, event: str, **fields: object) -> None:
-        if event in ("no_space_for_queues", "no_space_for_index"):
-            what = event.removeprefix("no_space_for_")
-            self.failure = (errno.ENOSPC, f"no space for {what}: make room, then rebuild again")
+        """An agent that a running broker would have try again is not asked again here."""
+        if event.startswith(_NO_SPACE):
+            what = event.removeprefix(_NO_SPACE)
+            self.failure = (errno.ENOSPC, f"no space for {what}: make room, then do that again")
+        elif event == "sealing_cannot_look":
+            self.failure = (errno.EIO, f"sealing cannot read a file: {fields['error']}")
 
 
 class _NoBell:

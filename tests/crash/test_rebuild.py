@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import shutil
@@ -19,15 +20,17 @@ from gantrymq.brokerd.lock import acquire
 from gantrymq.brokerd.rebuild import DERIVED, Rebuilt, make_again, rebuild
 from gantrymq.brokerd.verify import verify
 from gantrymq.shm import layout
-from gantrymq.shm.errors import Incompatible, StoreBusy
+from gantrymq.shm.errors import Incompatible, StoreBusy, StoreFailed
 from gantrymq.shm.indexnote import NOTE_FILE
 from gantrymq.shm.storage import read_file
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
-from tests.support.faults import FaultPlan, KilledError, kill_at
+from tests.support.faults import Fault, FaultPlan, KilledError, kill_at
+from tests.support.simdisk import Disk
 from tests.support.simmachine import SETTINGS
 from tests.support.simstorage import SimStorage
 from tests.support.small_stores import write_settings
+from tests.support.trials import mends
 
 
 @pytest.fixture
@@ -125,14 +128,19 @@ def test_other_stores_are_refused(store: Path, lost: str | None, why: str) -> No
     assert contents(store) == before
 
 
-def test_a_kill_at_any_storage_call_is_made_good_by_the_next_try() -> None:
-    """P11, P14: the next rebuild comes to the same files."""
+@pytest.fixture(scope="module")
+def disk() -> Disk:
+    """That of a machine that was stopped."""
     world = scenario.new_world(13)
     for producer in world.producers:
         producer.send_more(6)
     world.simulation.run_until(world.settled, STEPS_MAX)
     scenario.stop_cleanly(world)
-    disk = world.machine.disk
+    return world.machine.disk
+
+
+def test_a_kill_at_any_storage_call_is_made_good_by_the_next_try(disk: Disk) -> None:
+    """P11, P14: the next rebuild comes to the same files."""
     wanted = _rebuilt(SimStorage(deepcopy(disk)))
     assert wanted
     assert "index/1" in wanted
@@ -144,6 +152,39 @@ def test_a_kill_at_any_storage_call_is_made_good_by_the_next_try() -> None:
         if not tried.faults.met:
             break
     assert at > 20
+
+
+@mends("S203")
+def test_a_disk_that_is_full_for_a_moment_is_told(disk: Disk) -> None:
+    """Whatever finds no room then: nothing is left out of what ends as a success."""
+    wanted = _rebuilt(SimStorage(deepcopy(disk)))
+    failed = 0
+    for at in itertools.count(1):
+        full = FaultPlan([Fault(at, error=errno.ENOSPC, kinds=("create", "write"))])
+        tried = SimStorage(deepcopy(disk), "rebuild", full)
+        try:
+            made = _rebuilt(tried)
+        except (OSError, StoreFailed):
+            failed += 1
+            made = _rebuilt(SimStorage(tried.disk))
+        assert made == wanted, full.met
+        if not full.met:
+            break
+    assert failed > 10
+
+
+@mends("S203")
+def test_a_file_that_sealing_cannot_read_is_told(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be read the next time: a broker would try again, a rebuild ends."""
+
+    def refuse(*_any: object) -> None:
+        raise OSError(errno.EIO, "cannot be read")
+
+    monkeypatch.setattr("gantrymq.workers.housekeeper.sealing.SidecarWriter", refuse)
+    with pytest.raises(StoreFailed, match="cannot be read"):
+        _rebuilt(SimStorage(deepcopy(disk)))
 
 
 @cache
