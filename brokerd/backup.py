@@ -6,8 +6,8 @@ else brokerd/storefiles.py says is truth, and what says whose the log is. Derive
 whose broker was stopped cleanly at D.
 
 Order: the ledger, then config, then D where it covers all that was visible by then. So no group is
-ahead of the copied log, and each topic that the ledger knows is there. Deleted topics come behind
-config: a topic that neither names would be there again, with all its messages.
+ahead of the copied log, and each topic that the ledger knows is there. Topics and deleted topics
+are those of one moment: a topic that neither names would be there again, with all its messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.brokerd import config, lock, storefiles, temporaryhome
+from gantrymq.brokerd import config, lock, storefiles, temporaryhome, topicfiles
 from gantrymq.brokerd.backuplog import LogCopy, copy_starts, first_segment, goes_on_behind
 from gantrymq.brokerd.backupplace import require_free, require_outside
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
@@ -54,11 +54,11 @@ _PAUSE_S: Final = 0.01
 #: A file of `config/` is written in place: it may take that many looks to find it whole.
 _LOOKS: Final = 50
 
-#: Truth that is copied once the topics are; where queues begin is noted of the copied log.
+#: Truth that is copied once `config/` is; where queues begin is noted of the copied log.
 _BEHIND_CONFIG: Final = tuple(
     path
     for path in map(storefiles.path_of, (*storefiles.TRUTH, *storefiles.OF_THE_LOG))
-    if path not in (LEDGER, STARTS)
+    if path not in (LEDGER, STARTS, topicfiles.DELETED)
 )
 
 #: By which a back-up knows what another one has left behind.
@@ -190,18 +190,25 @@ class _Run:
         writes one. Brokers have no folders there: one that somebody has made is not their truth.
         """
         self._target.make_directory(_CONFIG)
-        for name in self._source.list(_CONFIG):
-            path = f"{_CONFIG}/{name}"
-            if name.endswith(BACKUP_SUFFIX) or self._source.is_directory(path):
-                continue
-            if name.endswith(".json"):
-                self._put(path, self._read_whole(path))
-            else:
-                self._copy(path)
+        for path in self._config_files():
+            self._put(path, self._read_whole(path) if path.endswith(".json") else self._read(path))
+        topics, deleted = topicfiles.of_one_moment(
+            lambda: self._read_whole(topicfiles.TOPICS), lambda: self._read(topicfiles.DELETED)
+        )
+        self._put(topicfiles.TOPICS, topics)
+        self._put(topicfiles.DELETED, deleted)
 
-    def _read_whole(self, path: str) -> bytes:
+    def _config_files(self) -> list[str]:
+        """All but the topics. For a moment there may be only the backup of one."""
+        paths = [f"{_CONFIG}/{name}" for name in self._source.list(_CONFIG)]
+        files = [path for path in paths if not self._source.is_directory(path)]
+        return sorted({path.removesuffix(BACKUP_SUFFIX) for path in files} - {topicfiles.TOPICS})
+
+    def _read_whole(self, path: str) -> bytes | None:
+        """A JSON file, or its backup; None if there is neither. Raises Incompatible."""
+        names = (path, path + BACKUP_SUFFIX)
         for _ in range(_LOOKS):
-            for name in (path, path + BACKUP_SUFFIX):
+            for name in names:
                 try:
                     data = read_file(self._source, name)
                     parse_config(data.decode())
@@ -209,25 +216,28 @@ class _Run:
                     continue
                 return data
             time.sleep(_PAUSE_S)
+        if not any(map(self._source.exists, names)):
+            return None
         raise Incompatible(f"{path} is no JSON, and its backup neither: mend it", path=path)
 
     def _copy_ledger(self) -> None:
         """One that a start would refuse replaces no good copy. Raises Corrupt, Incompatible."""
-        try:
-            data = read_file(self._source, LEDGER)
-        except FileNotFoundError:
-            return
-        require_readable(data)
-        self._put(LEDGER, data)
+        data = self._read(LEDGER)
+        if data is not None:
+            require_readable(data)
+            self._put(LEDGER, data)
 
     def _copy(self, *names: str) -> None:
         """Append only, or replaced whole: what an open file shows is a state of it."""
         for name in names:
-            try:
-                data = read_file(self._source, name)
-            except FileNotFoundError:
-                continue
-            self._put(name, data)
+            self._put(name, self._read(name))
+
+    def _read(self, name: str) -> bytes | None:
+        """All of a file; None without it."""
+        try:
+            return read_file(self._source, name)
+        except FileNotFoundError:
+            return None
 
     def _put_identity(self, segment_bytes: int, durable: int, store_ms: int) -> None:
         """Sizes, ranges closed at D, and a checkpoint that says so."""
@@ -258,7 +268,10 @@ class _Run:
         if self._progress:
             self._progress(done, total, "copying the log")
 
-    def _put(self, name: str, data: bytes) -> None:
+    def _put(self, name: str, data: bytes | None) -> None:
+        """Write a file that the source has."""
+        if data is None:
+            return
         file = self._target.create(name)
         try:
             file.write_at(data, 0)

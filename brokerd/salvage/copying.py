@@ -11,7 +11,8 @@ from gantrymq.brokerd import storefiles
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.epoch import STORE_FILE, VERSION
 from gantrymq.brokerd.queuestarts import FILE as STARTS
-from gantrymq.brokerd.verify.config import DELETED, read_object
+from gantrymq.brokerd.topicfiles import DELETED
+from gantrymq.brokerd.verify.config import read_object
 from gantrymq.brokerd.verify.report import Report
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, write_config
 from gantrymq.shm.errors import Corrupt

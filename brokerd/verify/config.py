@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.brokerd.epoch import EARLIER_LEVELS, LEVELS, USED, lacking_sizes
+from gantrymq.brokerd.topicfiles import DELETED, TOPICS, of_one_moment
 from gantrymq.shm import jsonsum
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, read_config
 from gantrymq.shm.lineage import FIELD as LINEAGE
@@ -33,7 +34,6 @@ _OTHERS: Final = frozenset(
         *("tieredStoreMetadata.json", "popCheckpoint.json"),
     }
 )
-DELETED: Final = "gantry/deleted_topics.json"
 
 
 def read_object(storage: Storage, path: str, report: Report) -> dict[str, Any] | None:
@@ -122,16 +122,25 @@ class ConfigCheck:
 
     def _check_topics(self, topics: frozenset[str]) -> None:
         """SF-113: what topics.json does not name can't be read."""
-        content: Any = read_config(self._storage, "topics.json")
+        content, data = of_one_moment(self._read_topics, self._read_deleted)
         table = content.get("topicConfigTable") if isinstance(content, dict) else None
         named = set(table) if isinstance(table, dict) else set()
-        deleted = read_object(self._storage, DELETED, self._report) or {}
+        deleted = {} if data is None else _object_of(DELETED, data, self._report) or {}
         for name, queues in deleted.items():
             if not isinstance(queues, int):
                 self._report.add(DELETED, 0, f"no number of queues of {name}", found=repr(queues))
         for topic in sorted(topics - named - set(deleted)):
             wanted = f"{topic} here or in {DELETED}"
-            self._report.add("config/topics.json", None, "a topic of the log is missing", wanted)
+            self._report.add(TOPICS, None, "a topic of the log is missing", wanted)
+
+    def _read_topics(self) -> Any:  # noqa: ANN401 - JSON
+        return read_config(self._storage, "topics.json")
+
+    def _read_deleted(self) -> bytes | None:
+        try:
+            return read_file(self._storage, DELETED)
+        except FileNotFoundError:
+            return None
 
 
 def store_file_is_sound(storage: Storage, path: str, report: Report) -> bool:

@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
+from gantrymq.brokerd import backup as backup_module
 from gantrymq.brokerd import storefiles
 from gantrymq.brokerd.backup import backup
+from gantrymq.brokerd.topicfiles import DELETED
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.producer import Producer
 from gantrymq.shm import layout
 from gantrymq.shm.board import Board
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import Corrupt, Rejected
+from gantrymq.shm.storage import Storage, read_file
 from gantrymq.temporary import Broker
 from tests.support.adversary import Victim
 from tests.support.brokers import ServingBroker, command
@@ -316,6 +319,49 @@ def test_a_deleted_topic_is_deleted_in_the_copy(tmp_path: Path, stopped: bool) -
         assert "gone" not in listed.stdout
         assert again.stop()[0] == ExitCode.OK
     verify(copied / "store")
+
+
+@mends("S201")
+def test_a_topic_made_again_amid_a_back_up_does_not_bring_its_messages_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the looks at the topics and at those that are deleted it is in neither."""
+    begun: list[str] = []
+
+    def read(source: Storage, name: str) -> bytes:
+        if name == DELETED and not begun:
+            begun.append(name)
+            made = command("topic", "create", "again", "--home", broker.home)
+            assert made.returncode == ExitCode.OK
+        return read_file(source, name)
+
+    monkeypatch.setattr(backup_module, "read_file", read)
+    with Broker.temporary() as broker:
+        with Producer(broker.home) as producer:
+            producer.send("again", b"old")
+        assert command("topic", "delete", "again", "--home", broker.home).returncode == ExitCode.OK
+        copied = Path(backup(broker.home, tmp_path / "copy").home)
+    assert begun
+    with ServingBroker(copied, **TEMPORARY) as restored:
+        restored.wait_until_ready()
+        with Producer(copied) as producer:
+            producer.send("again", b"new")
+        assert drain(copied, "g", "again", 1) == [b"new"]
+        assert restored.stop()[0] == ExitCode.OK
+    verify(copied / "store")
+
+
+def test_a_config_file_of_which_there_is_only_the_backup_is_copied(tmp_path: Path) -> None:
+    """For a moment each is renamed, and not yet there again."""
+    with Broker.temporary() as broker:
+        with Producer(broker.home) as producer:
+            producer.send("t", b"x")
+        broker.stop()
+        config = broker.home / "store" / "config"
+        whole = (config / "topics.json").read_bytes()
+        (config / "topics.json").rename(config / "topics.json.bak")
+        copied = Path(backup(broker.home, tmp_path / "copy").home)
+    assert (copied / "store" / "config" / "topics.json").read_bytes() == whole
 
 
 def records(lines: str) -> list[dict[str, Any]]:

@@ -11,10 +11,15 @@ from typing import Any
 
 import pytest
 
+from gantrymq.brokerd.topicfiles import DELETED
 from gantrymq.brokerd.verify import Finding, verify
+from gantrymq.brokerd.verify import config as config_check
 from gantrymq.shm import layout
+from gantrymq.shm.configfile import read_config, write_config
+from gantrymq.shm.jsonsum import with_sum
 from gantrymq.shm.record import Record, encode_record, parse_record
 from gantrymq.shm.sidecar import Sidecar, parse
+from gantrymq.shm.storage import PosixStorage, Storage, read_file, replace_file
 from gantrymq.workers.groups import deadletternote
 from tests.support.small_stores import (
     QUEUE_FILE_BYTES,
@@ -341,6 +346,31 @@ def test_what_a_killed_command_was_writing_is_no_stray(store: Path) -> None:
     """The next `dlq purge` replaces it, a start leaves it: another one may be writing it."""
     (store / f"{deadletternote.FILE}.new").write_bytes(b"{")
     assert verify(store).findings == []
+
+
+@mends("S201")
+def test_a_topic_that_is_made_again_amid_the_check_is_not_missing(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the looks at the topics and at those that are deleted it is in neither."""
+    storage = PosixStorage(str(store))
+    topics = read_config(storage, "topics.json")
+    table = topics["topicConfigTable"]
+    others = {name: topic for name, topic in table.items() if name != "orders"}
+    write_config(storage, "topics.json", {**topics, "topicConfigTable": others})
+    replace_file(storage, DELETED, with_sum(json.dumps({"orders": 4})).encode())
+    looks: list[str] = []
+
+    def read(source: Storage, name: str) -> bytes:
+        if name == DELETED and not looks:
+            looks.append(name)
+            write_config(storage, "topics.json", topics)
+            replace_file(storage, DELETED, with_sum("{}").encode())
+        return read_file(source, name)
+
+    monkeypatch.setattr(config_check, "read_file", read)
+    assert verify(store).findings == []
+    assert looks
 
 
 def damage_progress(store: Path) -> int | None:
