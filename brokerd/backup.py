@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.brokerd import config, lock, storefiles, temporaryhome, topicfiles
+from gantrymq.brokerd import config, lock, storefiles, temporaryhome
 from gantrymq.brokerd.backuplog import LogCopy, copy_starts, first_segment, goes_on_behind
 from gantrymq.brokerd.backupplace import require_free, require_outside
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
@@ -31,7 +31,7 @@ from gantrymq.brokerd.queuestarts import FILE as STARTS
 from gantrymq.brokerd.synctree import rename_durably
 from gantrymq.clients.home import no_broker, store_of
 from gantrymq.clients.running import find_board
-from gantrymq.shm import layout, ownfiles
+from gantrymq.shm import layout, ownfiles, topicfiles
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config
 from gantrymq.shm.errors import DiskFull, GantryError, Incompatible, Rejected, StoreFailed, Timeout

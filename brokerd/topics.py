@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gantrymq.shm import limits
+from gantrymq.shm import limits, topicfiles
 from gantrymq.shm.codes import Level
 from gantrymq.shm.errors import DiskFull, MessageIllegal, NotPermitted, Rejected, StoreFailed
 from gantrymq.shm.properties import (
@@ -26,8 +26,7 @@ PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 AUTO_CREATED_QUEUES_MAX: Final = 4  # the default of RocketMQ's clients, CQ-105
 LEVEL_ATTRIBUTE: Final = "gantry.durability"
-#: Of a topic that was deleted and created again: the first queue offset of each queue, by commas.
-BEGINS_ATTRIBUTE: Final = "gantry.begins"
+BEGINS_ATTRIBUTE: Final = topicfiles.BEGINS_ATTRIBUTE
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 _NO_SENDS: Final = frozenset(
@@ -68,8 +67,7 @@ class TopicConfig:
 
     def begins(self) -> list[int]:
         """Where each queue begins; queues beyond begin at 0."""
-        text = self.attributes.get(BEGINS_ATTRIBUTE, "")
-        return [int(number) for number in text.split(",") if number.isdigit()]
+        return topicfiles.begins_of(self.attributes)
 
     def begin_at(self, begins: Sequence[int]) -> None:
         """Let each queue begin there, from the next write of the file on."""

@@ -11,7 +11,6 @@ from gantrymq.brokerd import storefiles
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.epoch import STORE_FILE, VERSION
 from gantrymq.brokerd.queuestarts import FILE as STARTS
-from gantrymq.brokerd.topicfiles import DELETED
 from gantrymq.brokerd.verify.config import read_object
 from gantrymq.brokerd.verify.report import Report
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, write_config
@@ -20,6 +19,7 @@ from gantrymq.shm.jsonsum import with_sum
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from gantrymq.shm.storage import read_file, replace_file
+from gantrymq.shm.topicfiles import DELETED
 from gantrymq.workers.groups import deadletternote
 from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.ledgerentries import NAME as LEDGER

@@ -6,13 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.brokerd.epoch import EARLIER_LEVELS, LEVELS, USED, lacking_sizes
-from gantrymq.brokerd.topicfiles import DELETED, TOPICS, of_one_moment
 from gantrymq.shm import jsonsum
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, read_config
 from gantrymq.shm.lineage import FIELD as LINEAGE
 from gantrymq.shm.lineage import Lineage
 from gantrymq.shm.properties import parse_delay_levels
 from gantrymq.shm.storage import read_file
+from gantrymq.shm.topicfiles import DELETED, TOPICS, of_one_moment
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.verify.report import Report

@@ -137,7 +137,7 @@ class Client(Closing, OfOneProcess):
         for span in spans:
             if span.queue == queue:
                 return span
-        there = f"queues 0 to {len(spans) - 1}" if spans else "no queue with messages yet"
+        there = f"queues 0 to {spans[-1].queue.queue_id}" if spans else "no queue with messages yet"
         raise Rejected(f"topic {queue.topic} has {there}, not {queue.queue_id}")
 
     def _look(self) -> StoreView:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.clients.control import look_at
 from gantrymq.clients.home import board_file, store_of
@@ -18,7 +18,7 @@ from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.queries.inner import QUEUES as BATCH_QUEUES
 from gantrymq.clients.queries.inner import batch_offsets
 from gantrymq.clients.running import board_name, find_board
-from gantrymq.shm import configfile, layout, wire
+from gantrymq.shm import configfile, layout, topicfiles, wire
 from gantrymq.shm.board import NOBODYS
 from gantrymq.shm.codes import Level
 from gantrymq.shm.errors import BrokerGone, Corrupt, TopicNotFound
@@ -37,7 +37,7 @@ from gantrymq.shm.ownfiles import open_file
 from gantrymq.shm.queuenames import DIRECTORY as _QUEUES
 from gantrymq.shm.queuenames import MEMBERS, queue_directory, root_of
 from gantrymq.shm.ranges import FILE as RANGES_FILE
-from gantrymq.shm.storage import PosixStorage, first_length
+from gantrymq.shm.storage import PosixStorage, first_length, read_file
 from gantrymq.shm.storelock import BOARD_BYTE, is_held
 from gantrymq.shm.storereader import StoreReader
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from gantrymq.shm.record import Record
     from gantrymq.shm.storage import Storage
 
-_TOPICS: Final = "config/topics.json"
 #: So much of a file is read at once that hardly ever has more.
 _SMALL_BYTES: Final = 16_384
 #: Behind every log.
@@ -133,7 +132,7 @@ def look(home: Path, shape: Shape | None = None) -> StoreView:
     read_ahead(
         storage,
         [
-            *((name, 0, _SMALL_BYTES) for name in (NOTE_FILE, RANGES_FILE, _TOPICS)),
+            *((name, 0, _SMALL_BYTES) for name in (NOTE_FILE, RANGES_FILE, topicfiles.TOPICS)),
             *(
                 (f"{DIRECTORY}/{name}", 0, layout.INDEX_HEADER_BYTES)
                 for name in storage.list(DIRECTORY)
@@ -189,6 +188,13 @@ def no_topic(topic: str) -> TopicNotFound:
         f"there is no topic {topic}: `gantrymq topic list` shows all of a running broker",
         topic=topic,
     )
+
+
+def _begun(span: Span, begins: Sequence[int]) -> Span:
+    """Of a topic that was made again: without what was in the queue before."""
+    number = span.queue.queue_id
+    begin = begins[number] if number < len(begins) else 0
+    return replace(span, first=max(span.first, min(begin, span.end)))
 
 
 class RunningStore:
@@ -341,21 +347,40 @@ class StoppedStore:
 
     def topics(self) -> list[str]:
         """Those of `config/topics.json`, and all that have queue files."""
-        kept = configfile.read_config(self.storage, "topics.json") or {}
-        configured = kept.get("topicConfigTable", {})
         queues = self.storage.list(_QUEUES) + self.storage.list(BATCH_QUEUES)
-        return sorted({*queues, *map(str, configured)})
+        return sorted({*queues, *self._configured})
+
+    @cached_property
+    def _configured(self) -> dict[str, dict[str, Any]]:
+        """Entries of `config/topics.json`."""
+        kept = configfile.read_config(self.storage, "topics.json") or {}
+        table: dict[str, dict[str, Any]] = kept.get("topicConfigTable") or {}
+        return table
+
+    @cached_property
+    def _deleted(self) -> frozenset[str]:
+        """Topics that were deleted and not made again, of which the log may have messages."""
+        try:
+            data = read_file(self.storage, topicfiles.DELETED)
+        except FileNotFoundError as error:
+            require_ours(error)
+            return frozenset()
+        return topicfiles.deleted_names(data) - self._configured.keys()
 
     def spans(self, topic: str) -> list[Span]:
-        """As the queue files say. Raises TopicNotFound."""
-        if topic not in self.topics():
+        """As the queue files say. Raises TopicNotFound, of a deleted one too."""
+        if topic not in self.topics() or topic in self._deleted:
             raise no_topic(topic)
         names = {
             *self.storage.list(f"{root_of(self.storage, topic)}/{topic}"),
             *self.storage.list(f"{BATCH_QUEUES}/{topic}"),
         }
-        numbers = sorted(int(name) for name in names if name.isdecimal())
-        return [self._longer_span(MessageQueue(topic, number)) for number in numbers]
+        entry = self._configured.get(topic, {})
+        count = max(int(entry.get(name, 0)) for name in ("readQueueNums", "writeQueueNums"))
+        numbers = sorted({*range(count), *(int(name) for name in names if name.isdecimal())})
+        spans = [self._longer_span(MessageQueue(topic, number)) for number in numbers]
+        begins = topicfiles.begins_of(entry.get("attributes") or {})
+        return [_begun(span, begins) for span in spans]
 
     def _longer_span(self, queue: MessageQueue) -> Span:
         """A RocketMQ may have gone on behind our units; we, before a kill, behind its."""

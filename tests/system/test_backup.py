@@ -15,7 +15,6 @@ import pytest
 from gantrymq.brokerd import backup as backup_module
 from gantrymq.brokerd import storefiles
 from gantrymq.brokerd.backup import backup
-from gantrymq.brokerd.topicfiles import DELETED
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.producer import Producer
 from gantrymq.shm import layout
@@ -23,6 +22,7 @@ from gantrymq.shm.board import Board
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import Corrupt, Rejected
 from gantrymq.shm.storage import Storage, read_file
+from gantrymq.shm.topicfiles import DELETED
 from gantrymq.temporary import Broker
 from tests.support.adversary import Victim
 from tests.support.brokers import ServingBroker, command

@@ -27,6 +27,7 @@ from gantrymq.shm import layout, wire
 from gantrymq.shm.board import attach_board
 from gantrymq.shm.codes import ExitCode
 from tests.support.brokers import command
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 COUNT = 80
@@ -169,6 +170,47 @@ def test_a_stopped_and_a_killed_broker_s_store_answer_alike(tmp_path: Path) -> N
         answers.append(answer_of(client, receipts))
         assert all(answer == answers[0] for answer in answers)
         assert len(list(client.query("orders", "all"))) == COUNT
+
+
+@mends("S204")
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
+def test_a_deletion_hides_the_same_in_a_stopped_store(ending: str) -> None:
+    """What was before is found by its key alone; queues without a message are there."""
+    with Broker.temporary() as broker:
+        with Producer(broker.home) as producer:
+            for topic in ("again", "gone"):
+                for _ in range(10):
+                    producer.send(Message(topic, b"old", keys=("k",), queue_id=1))
+            for topic in ("again", "gone"):
+                with look_at(broker.home) as control:
+                    control.request(wire.DeleteTopic(topic), wire.Frame)
+            with look_at(broker.home) as control:
+                control.request(wire.CreateTopic("again", 4, "written"), wire.Frame)
+                control.request(wire.CreateTopic("empty", 2, "written"), wire.Frame)
+            new = producer.send(Message("again", b"new", queue_id=1))
+        client = Client(broker.home)
+        poll_until(lambda: client.max_offset(new.message_queue) == 11, "it is in its queue")
+        running = [shown_of(client, topic) for topic in ("again", "gone", "empty")]
+        if ending == "killed":
+            broker.process.kill()
+            broker.process.wait()
+        else:
+            broker.stop()
+        assert [shown_of(client, topic) for topic in ("again", "gone", "empty")] == running
+    assert running[0] == ([(0, 0), (10, 11), (0, 0), (0, 0)], [b"new"], 10)
+    assert running[1:] == [(None, None, 10), ([(0, 0), (0, 0)], [], 0)]
+
+
+def shown_of(client: Client, topic: str) -> tuple[object, ...]:
+    """Offsets and bodies, None where there is no such topic; how many are found by their key."""
+    by_key = len(list(client.query(topic, "k")))
+    try:
+        spans = [(client.min_offset(q), client.max_offset(q)) for q in client.queues(topic)]
+        return spans, [message.body for message in client.query(topic)], by_key
+    except TopicNotFound:
+        with pytest.raises(TopicNotFound):
+            list(client.query(topic))
+        return None, None, by_key
 
 
 def answer_of(client: Client, receipts: list[SendReceipt]) -> tuple[object, ...]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from gantrymq.brokerd.topicfiles import DELETED
 from gantrymq.brokerd.verify import Finding, verify
 from gantrymq.brokerd.verify import config as config_check
 from gantrymq.shm import layout
@@ -20,6 +19,7 @@ from gantrymq.shm.jsonsum import with_sum
 from gantrymq.shm.record import Record, encode_record, parse_record
 from gantrymq.shm.sidecar import Sidecar, parse
 from gantrymq.shm.storage import PosixStorage, Storage, read_file, replace_file
+from gantrymq.shm.topicfiles import DELETED
 from gantrymq.workers.groups import deadletternote
 from tests.support.small_stores import (
     QUEUE_FILE_BYTES,
