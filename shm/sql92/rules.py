@@ -101,9 +101,9 @@ def show(node: Node) -> str:
     if isinstance(node, Property):
         return node.name
     if isinstance(node, Constant):
-        return (
-            f"'{node.value}'" if isinstance(node.value, str) else str(node.value or "NULL").upper()
-        )
+        if node.value is None:
+            return "NULL"
+        return f"'{node.value}'" if isinstance(node.value, str) else str(node.value).upper()
     return "a condition" if is_condition(node) else "this"
 
 

@@ -21,6 +21,13 @@ def refusal(text: str, dialect: Dialect = Dialect.SQL) -> FilterSyntaxError:
     return caught.value
 
 
+@mends("S205")
+@pytest.mark.parametrize("text", ["FALSE", "TRUE", "NULL", "''", "'x'"])
+def test_a_constant_is_named_as_it_is_written(text: str) -> None:
+    """By the same function as in the tree of `filter explain`."""
+    assert f"{text} has no order" in str(refusal(f"a > {text}"))
+
+
 # -------------------------------------------------------------------------- the table of dialects
 
 
