@@ -265,6 +265,16 @@ def stop_an_application(clients: Clients) -> None:
         gone.stopping = True
 
 
+def let_another_come(clients: Clients) -> None:
+    """A process more that consumes: queues go to it from others, which are busy."""
+    for sender in clients.senders:
+        sender.send_more(clients.dice.randint(10, 40))
+    pause = clients.simulation.steps + clients.dice.randint(50, 1000)
+    clients.simulation.run_until(partial(clients.simulation.has_reached, pause), STEPS_MAX)
+    clients.dice.choice([clients.add_reader, clients.add_listener])()
+    clients.simulation.note(f"{clients.readers[-1].name} comes")
+
+
 def drop_a_connection(clients: Clients) -> None:
     """A socket ends, nobody knows why."""
     machine = clients.machine
@@ -316,8 +326,10 @@ FAULTS: tuple[Callable[[Clients], None], ...] = (
     cut_power, kill_an_application, stop_an_application, drop_a_connection, fill_the_disk,
     break_the_disk, set_the_clock,
 )  # fmt: skip
+#: What is no fault: queues go from member to member in good order, and nothing comes twice.
+MOVES = (let_another_come,)
 #: A crowd takes long, and is for those who name it.
-NAMED = {fault.__name__: fault for fault in (*FAULTS, crowd_a_producer)}
+NAMED = {fault.__name__: fault for fault in (*FAULTS, let_another_come, crowd_a_producer)}
 
 
 # ------------------------------------------------------------------------------------------- a run
@@ -365,7 +377,7 @@ def run(seed: int, wanted: Wanted, home: Path) -> Clients:
     doubts = InDoubt(storage, None).read()
     given_up = {doubt.position for doubt in doubts if doubt.state == GIVEN_UP}
     clients.books.transactions.check_all_ended(clients.books.log, given_up)
-    for group in groups if not faults else ():
+    for group in groups if set(faults) <= set(MOVES) else ():
         clients.books.check_once(group)
     return clients
 

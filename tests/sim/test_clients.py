@@ -19,6 +19,12 @@ def test_promises_hold_without_faults(program: Program) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_nothing_comes_twice_where_another_member_comes(program: Program) -> None:
+    """Queues go from those who are busy to the newcomer with all that they were done with."""
+    done = program(MODULE, "--seeds", "2:4", "--faults", "let_another_come")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_promises_hold_under_all_faults(program: Program) -> None:
     """P1 to P6, P8, P10 to P12, as applications see them."""
     done = program(MODULE, "--seeds", "100:103")

@@ -83,7 +83,7 @@ def memory_board(
 ) -> Board:
     """Make a board in plain memory with topics of so many queues."""
     topics_max = max(16, len(topics))
-    queues_max = QUEUES_PER_TOPIC * topics_max
+    queues_max = max(QUEUES_PER_TOPIC * topics_max, sum(topics.values()))
     memory = memoryview(bytearray(layout.board_bytes(topics_max, queues_max)))
     format_board(
         memory,

@@ -14,7 +14,8 @@ from gantrymq.shm.kernels import progress
 from gantrymq.workers.agent import IDLE_NS
 from gantrymq.workers.groups.progress import Progress
 from gantrymq.workers.groups.reports import LOOK_NS
-from tests.support.groups_rig import Rig, only
+from tests.support.groups_rig import Hand, Rig, only
+from tests.support.trials import mends
 from tests.unit.test_member import InMemory, member_of
 
 MINUTE_NS = 60_000_000_000
@@ -119,6 +120,56 @@ def test_words_of_a_lease_that_is_over_are_refused_once() -> None:
     assert only(first.listen(), groupwire.Committed) == groupwire.Committed(0, {queue: lease})
     assert rig.agent.reports.refused == rig.board.process(4)["refused"] == 1
     assert known(rig, queue).committed == 1, "the new holder's"
+
+
+@mends("S220")
+def test_what_was_begun_since_the_last_look_is_done_with_at_a_hand_over() -> None:
+    """The queue is given back before its words are looked at again."""
+    rig = rig_with()
+    first = rig.attach()
+    first.join()
+    first.note(q0=(0, 4))
+    rig.settle()
+    progress.close_slot(first.session.arena, layout.PROGRESS_AT)
+    done: list[groupwire.Done] = [(2, 3), (5, 8), (9, 1 << 40)]
+    lease = first.leases[0]
+    first.say(groupwire.Released(0, lease, 1, done))
+    assert known(rig).lease, "balanced: it is the only member"
+    assert first.granted[0].lease > lease
+    assert first.granted[0].offset == 1
+    assert first.granted[0].done == [(2, 3), (5, 8), (9, 10)], "as far as the queue goes"
+
+
+def with_news_in_all(rig: Rig, queues: int) -> Hand:
+    """A member that has begun more of all its queues than one step of a look takes."""
+    hand = rig.attach()
+    hand.join()
+    hand.note(**{f"q{queue}": (0, 1) for queue in range(queues)})
+    rig.agent.do_work(rig.clock.monotonic_ns())
+    hand.note(**{f"q{queue}": (0, 2) for queue in range(queues)})
+    return hand
+
+
+@mends("S221")
+@pytest.mark.parametrize("queue", [0, 150, 299])
+def test_a_failure_counts_though_words_of_many_queues_are_news(queue: int) -> None:
+    rig = rig_with(300)
+    hand = with_news_in_all(rig, 300)
+    heard = hand.say(groupwire.Failed(5, queue, hand.leases[queue], 1, 0))
+    assert only(heard, groupwire.Counted).attempts == 1
+    hand.note(**{f"q{queue}": (0, 3) for queue in range(300)})
+    heard = hand.say(groupwire.SendBack(6, queue, hand.leases[queue], 17, [2], [0], [""]))
+    assert only(heard, groupwire.Refused).error == "Corrupt", "the rig has no records"
+
+
+@mends("S221")
+def test_words_that_were_seen_of_a_queue_that_is_given_back_are_no_lost_commit() -> None:
+    rig = rig_with(300)
+    hand = with_news_in_all(rig, 300)
+    progress.close_slot(hand.session.arena, layout.PROGRESS_AT + 299 * layout.PROGRESS_BYTES)
+    heard = hand.say(groupwire.Released(299, hand.leases[299], 1))
+    assert [n for n in heard if isinstance(n, groupwire.Committed)] == []
+    assert rig.agent.reports.refused == 0
 
 
 @pytest.mark.parametrize("round_number", range(20))

@@ -402,14 +402,22 @@ class Groups:
             case groupwire.Released():
                 self.reports.release(peer, request)
             case groupwire.SendBack():
-                self.reports.look_for(peer, request, now_ns)
-                self.sendbacks.ask(peer.session.session, request)
+                return self._send_back(peer, request, now_ns)
             case groupwire.Failed():
-                self.reports.look(peer, now_ns)
-                self.reports.fail(peer, request)
+                return self._fail(peer, request, now_ns)
             case groupwire.Reset() | groupwire.DeleteGroup():
                 self._operate(peer, request)
         return None
+
+    def _send_back(self, peer: Peer, request: groupwire.SendBack, now_ns: int) -> Iterator[float]:
+        named = request.queue, request.lease
+        yield from self.reports.look_for(peer, named, max(request.offsets), now_ns)
+        self.sendbacks.ask(peer.session.session, request)
+
+    def _fail(self, peer: Peer, request: groupwire.Failed, now_ns: int) -> Iterator[float]:
+        named = request.queue, request.lease
+        yield from self.reports.look_for(peer, named, request.offset, now_ns)
+        self.reports.fail(peer, request)
 
     def _leave(self, peer: Peer, request: groupwire.Leave) -> Iterator[float]:
         yield from self._end(peer, failed=False)

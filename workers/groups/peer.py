@@ -126,6 +126,13 @@ class Peer:
             self._slots_seen = room[: progress.SLOT_WORDS * limits.PROGRESS_MAX]
         return self._slots_seen
 
+    def forget(self, queue: int) -> None:
+        """It has given a queue back: what was seen of that means nothing any more."""
+        self.begun.pop(queue, None)
+        self.acked.pop(queue, None)
+        if len(self.rows):
+            self.rows = self.rows[self.rows[:, progress.QUEUE] != queue]
+
     @property
     def ended(self) -> bool:
         """Whether its client has ended it: of its requests only what was done before counts."""

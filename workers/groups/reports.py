@@ -87,11 +87,21 @@ class Reports:
             cost += FINISH_COST + COST_OF_RANGE * self._finish(peer, queue)
         return cost
 
-    def look_for(self, peer: Peer, request: groupwire.SendBack, now_ns: int) -> None:
-        """Look if what failed was not handed out when a session's words were looked at last."""
-        held = self._membership.held(peer.session.session, request.queue, request.lease)
-        if held is not None and max(request.offsets) >= held[2].started:
-            self.look(peer, now_ns)
+    def look_for(
+        self, peer: Peer, named: tuple[int, int], offset: int, now_ns: int
+    ) -> Iterator[float]:
+        """Look until the words of a queue, by its number and lease, say that a message was begun.
+
+        All of them if they do not say so. Yields what each step costs.
+        """
+        steps = self._look(peer, now_ns, final=False)
+        while not self._was_begun(peer, named, offset) and (cost := next(steps, 0)):
+            yield cost
+
+    def _was_begun(self, peer: Peer, named: tuple[int, int], offset: int) -> bool:
+        """Whether a message was handed out, as is known; also of a queue that is not held."""
+        held = self._membership.held(peer.session.session, *named)
+        return held is None or offset < held[2].started
 
     def _take_rows(self, peer: Peer, now_ns: int) -> int:
         """Take the words of some queues; of how many."""
@@ -184,15 +194,20 @@ class Reports:
             yield queue, held is not None
 
     def release(self, peer: Peer, request: groupwire.Released) -> None:
-        """Take a queue back at the offset that its holder names last."""
+        """Take a queue back at the offset that its holder names last.
+
+        What it is done with it was handed, though perhaps after the last look at its words: those
+        are gone by now.
+        """
         session = peer.session.session
         if request.offset >= 0:
             self._membership.commit(session, request.queue, request.lease, request.offset)
         held = self._membership.held(session, request.queue, request.lease)
-        if held:
+        if held and request.done:
+            end = max(end for _first, end in request.done)
+            self._membership.start(session, request.queue, request.lease, end)
             self._membership.finish(held, request.done)
-        peer.begun.pop(request.queue, None)
-        peer.acked.pop(request.queue, None)
+        peer.forget(request.queue)
         self._membership.release(session, request.queue, request.lease)
 
     def fail(self, peer: Peer, request: groupwire.Failed) -> None:
