@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
 from gantrymq.clients.message import check_topic, is_name, plain
 from gantrymq.shm import limits
@@ -14,19 +13,8 @@ from gantrymq.shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal,
 from gantrymq.shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.groupwire import SUBSCRIPTION_CHARACTERS
-from gantrymq.shm.properties import (
-    HALF_TOPIC,
-    NOTES_TOPIC,
-    OP_TOPIC,
-    SCHEDULE_TOPIC,
-    SYSTEM_GROUP_PREFIX,
-    TIMER_TOPIC,
-)  # fmt: skip
+from gantrymq.shm.properties import HIDDEN_TOPICS, SYSTEM_GROUP_PREFIX
 from gantrymq.shm.sql92.dialect import Dialect
-
-#: Of the broker's own topics these show what nobody may see before its transaction is committed,
-#: or before its time.
-_HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_TOPIC, NOTES_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
 class FilterType(Enum):
@@ -146,7 +134,7 @@ def parse_subscription(subscription: Subscription, what: str = "subscription") -
     for name, wanted in subscription.items():
         check_topic(name, f"{what}: a topic")
         topic = plain(name)
-        if topic in _HIDDEN_TOPICS:
+        if topic in HIDDEN_TOPICS:
             raise GroupIllegal(
                 f"topic {topic} is the broker's own: what it holds is not due, or not decided, yet."
                 " Subscribe to the topics that messages are sent to; `gantrymq delayed list` and"

@@ -31,6 +31,9 @@ OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: Ours: how often halves were checked, what an operator has settled.
 NOTES_TOPIC: Final = "rmq_sys_gantry_trans"
+#: What these hold nobody may see, or work on, before its time, or before its transaction is
+#: committed: no group has them.
+HIDDEN_TOPICS: Final = frozenset((HALF_TOPIC, OP_TOPIC, NOTES_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC))
 #: Ours, of a half: `<32 hex digits of its transaction>,<its number in it, from 1>`.
 GANTRY_TX: Final = "GANTRY_TX"
 #: Ours, of a half that is to be delayed from its commit on: `level:3`, `at:<ms>`, `after:<ms>`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
@@ -14,10 +13,12 @@ from typing import Any
 import pytest
 
 from gantrymq.clients import subscription
-from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.consumer import ConsumeFrom
 from gantrymq.clients.home import store_of
 from gantrymq.clients.message import Message, MessageQueue, ReceivedMessage, SendReceipt
 from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.messagemodel import MessageModel
 from gantrymq.shm import jit, limits
 from gantrymq.shm.errors import MessageIllegal
 from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, java_hash
@@ -25,6 +26,7 @@ from gantrymq.shm.record import Record
 from gantrymq.temporary import Broker
 from tests.support.brokers import command
 from tests.support.stores import read_live_log, require_sound
+from tests.support.watchdog import poll_until
 
 PATIENCE_S = 30.0
 FAR_MS = 7_230_000_000_123
@@ -226,25 +228,26 @@ def test_consumers_see_a_group_and_no_properties_of_the_brokers(
     broker: Broker, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LW-36: RocketMQ shows REAL_TOPIC, DELAY and TIMER_*; the stored record has them."""
-    monkeypatch.setattr(subscription, "_HIDDEN_TOPICS", frozenset())  # to see what waits, too
+    monkeypatch.setattr(subscription, "HIDDEN_TOPICS", frozenset())  # to see what waits, too
     body = f"seen-{next(_numbers)}".encode()
     parts: dict[str, Any] = {"message_group": "g1", "keys": ["k1"], "properties": {"region": "eu"}}
     producer.send("orders", body, tag="seen", delay=3600, **parts)
     producer.send("orders", body, tag="seen", delay_level=18, **parts)
     producer.send("orders", body, tag="seen", **parts)
     topics = ["orders", SCHEDULE_TOPIC, TIMER_TOPIC]
-    first = ConsumeFrom.FIRST_OFFSET
     seen: dict[str, ReceivedMessage] = {}
-    stored: dict[str, dict[str, str]] = {}
-    with PullConsumer("seen", topics, home=broker.home, consume_from=first) as consumer:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(seen) < 3:
-            assert time.monotonic() < deadline, seen
-            batch = consumer.poll(timeout=1.0)
-            for message, properties in zip(batch, batch.properties, strict=True):
-                if message.body == body:
-                    assert isinstance(message, ReceivedMessage)
-                    seen[message.topic], stored[message.topic] = message, properties
+
+    def see(message: ReceivedMessage) -> None:
+        if message.body == body:
+            seen[message.topic] = message
+
+    with PushConsumer(
+        "seen", topics, see, home=broker.home, consume_from=ConsumeFrom.FIRST_OFFSET,
+        model=MessageModel.BROADCASTING,
+    ):  # fmt: skip
+        poll_until(lambda: len(seen) == len(topics), "one of each has been seen")
+    records = [item.record for item in read_live_log(broker.home)]
+    stored = {record.topic: record.property_map() for record in records if record.body == body}
     assert seen.keys() == set(topics)
     for topic, message in seen.items():
         assert message.properties == {"region": "eu"}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gantrymq.shm import groupwire, layout
+from gantrymq.shm.properties import HIDDEN_TOPICS
 from gantrymq.workers.groups.missing import MISSING_NS
 from tests.support.groups_rig import Rig, only
+from tests.support.trials import mends
 
 ALL = {0, 1, 2, 3}
 
@@ -131,6 +133,24 @@ def test_a_topic_that_is_not_there_is_refused() -> None:
     rig = Rig(orders=1)
     refused = only(rig.attach().join(topics=(5,)), groupwire.Refused)
     assert "[5]" in refused.text
+
+
+@mends("S222")
+@pytest.mark.parametrize("hidden", sorted(HIDDEN_TOPICS))
+def test_no_group_has_a_topic_of_what_waits(hidden: str) -> None:
+    """Whatever number a session names: a copy of what is parked would count as its delivery."""
+    rig = Rig(None, **{"orders": 1, hidden: 1})
+    queue = rig.board.topics()[1].queue_base
+    rig.fill(queue, 10)
+    hand = rig.attach()
+    heard = hand.join(topics=(0, 1), queues=[queue], starts={queue: 0})
+    assert hidden in only(heard, groupwire.Refused).text
+    hand.join()
+    assert set(hand.leases) == {0}
+    other = rig.attach()
+    heard = other.say(groupwire.Reset(3, "g", {queue: 5}))
+    assert hidden in only(heard, groupwire.Refused).text
+    assert set(rig.agent.ledger.group("g").queues) == {("orders", 0)}
 
 
 def test_a_session_is_in_one_group_only() -> None:

@@ -1,21 +1,22 @@
-"""Who may join a group: the rules, and what a refusal says."""
+"""Who may join a group, and what groups may have: the rules, and what a refusal says.
+
+A session names topics and queues by their numbers on the board, whatever it was told: so `Join` and
+`Reset` are judged here. All other requests name queues by leases, which follow from a `Join`.
+"""
 
 from __future__ import annotations
 
 from gantrymq.shm import limits
 from gantrymq.shm.groupwire import ASSIGNMENTS, SUBSCRIPTION_CHARACTERS, Join, bad_assignment
-from gantrymq.shm.properties import SYSTEM_GROUP_PREFIX
-from gantrymq.workers.groups.membership import Member, Membership
+from gantrymq.shm.properties import HIDDEN_TOPICS, SYSTEM_GROUP_PREFIX
+from gantrymq.workers.groups.membership import Member, Membership, Topics
 
 
 def fault_of(membership: Membership, session: int, request: Join) -> str:
     """Why a session may not join as it asks; empty if it may."""
-    fault = name_fault(request.group)
+    fault = name_fault(request.group) or _fault_of_topics(membership.topics, request)
     if fault:
         return fault
-    unknown = [t for t in request.topics if t not in membership.topics.by_slot]
-    if unknown or not request.topics:
-        return f"topic slots {unknown} do not exist" if unknown else "no topic subscribed"
     other = membership.group_of.get(session, request.group)
     if other != request.group:
         return f"this session is in group {other!r} already"
@@ -31,6 +32,24 @@ def name_fault(name: str) -> str:
         return f"{name!r} is no group name: letters, digits and _-%| only"
     if name.startswith(SYSTEM_GROUP_PREFIX):
         return f"groups {SYSTEM_GROUP_PREFIX}... are the broker's own: take another name"
+    return ""
+
+
+def _fault_of_topics(topics: Topics, request: Join) -> str:
+    unknown = [slot for slot in request.topics if slot not in topics.by_slot]
+    if unknown or not request.topics:
+        return f"topic slots {unknown} do not exist" if unknown else "no topic subscribed"
+    faults = (topic_fault(topics.by_slot[slot].name) for slot in request.topics)
+    return next(filter(None, faults), "")
+
+
+def topic_fault(name: str) -> str:
+    """Why no group may have a topic; empty if groups may.
+
+    A copy of what waits there would count as its delivery, or as its commit.
+    """
+    if name in HIDDEN_TOPICS:
+        return f"topic {name} is the broker's own: no group has it"
     return ""
 
 

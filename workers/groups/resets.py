@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.shm import groupwire, layout
 from gantrymq.shm.board import Board
 from gantrymq.shm.errors import DiskFull
-from gantrymq.workers.groups.admission import name_fault
+from gantrymq.workers.groups.admission import name_fault, topic_fault
 from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.membership import Membership
 from gantrymq.workers.groups.peer import NOT_BEGUN
@@ -110,6 +110,8 @@ class Resets:
         key = topics.key(queue)
         if key is None:
             return f"there is no queue {queue} on the board"
+        if fault := topic_fault(key[0]):
+            return fault
         if not topics.is_there(key[0]):
             return f"topic {key[0]} was deleted"
         if queue in self._membership.blocked.get(group, ()):
