@@ -28,9 +28,11 @@ from typing import IO
 
 from gantrymq.shm import jit, layout
 from gantrymq.shm.codes import Role
+from gantrymq.workers.groups import reports
 from gantrymq.workers.transactions.indoubt import GIVEN_UP, InDoubt
 from tests.sim.client_plants import PLANTS
 from tests.sim.kills import kill_an_agent, kill_at_a_mark
+from tests.sim.plants import put_over
 from tests.support import realclients, simwidth
 from tests.support.faults import Moment, fail_at, kill_at
 from tests.support.model import End
@@ -57,6 +59,8 @@ FILE_BYTES_MAX = 256 * 1024
 #: Between two statements of client code others come in so often, by the seed.
 SHARES = (0.0, 0.003, 0.03)
 SHARE_IN_CROWDS = 0.1
+#: Queues whose words `groups` takes in one step: few, or as many as there are.
+ROWS = (1, 2, 128)
 #: A step that never ends ends its run.
 HUNG_S = 120
 #: After all is calm: longer than all delays.
@@ -177,6 +181,7 @@ def new_run(seed: int, home: Path, kind: str) -> Clients:
     simulation, books = Simulation(seed), Books(safe)
     machine = DoorMachine(simulation, books, TOPICS, home)
     machine.disk.file_bytes_max = FILE_BYTES_MAX
+    put_over(reports, "ROWS_MAX", simwidth.dice_of(seed, "rows").choice(ROWS))
     world = realclients.World(seed, machine.storage_for, SHARES[seed // 4 % len(SHARES)])
     realclients.enter(world)
     clients = Clients(simulation, books, machine, world)
@@ -370,6 +375,10 @@ def run(seed: int, wanted: Wanted, home: Path) -> Clients:
     low = board.word(layout.BOARD_LOW)
     end = board.word(layout.BOARD_APPENDED)  # what producers hand over as they close finds nobody
     groups = clients.kinds.groups
+    is_sound = set(faults) <= set(MOVES)
+    # Before the end: who leaves may be granted a queue as it does, and is not believed then.
+    refused = board.process(Role.GROUPS)["refused"]
+    require(not (is_sound and refused), "P5", f"`groups` has refused {refused} in good order")
     _end(clients)
     for group in groups:
         clients.books.check_all_processed(group, set(TOPICS), low, end)
@@ -377,7 +386,7 @@ def run(seed: int, wanted: Wanted, home: Path) -> Clients:
     doubts = InDoubt(storage, None).read()
     given_up = {doubt.position for doubt in doubts if doubt.state == GIVEN_UP}
     clients.books.transactions.check_all_ended(clients.books.log, given_up)
-    for group in groups if set(faults) <= set(MOVES) else ():
+    for group in groups if is_sound else ():
         clients.books.check_once(group)
     return clients
 

@@ -94,6 +94,25 @@ def test_a_topic_made_again_under_its_name_begins_anew(seen: str) -> None:
     assert hand.granted[0].offset == 1007, "where its first member wants to begin"
 
 
+@mends("S223")
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_start_that_is_fixed_behind_a_topic_s_making_stays(*, is_held: bool) -> None:
+    """`groups` hears of that, and of who joins, in one cycle; another group may hold queues."""
+    rig = rig_with()
+    holder, hand = rig.attach(), rig.attach()
+    if is_held:
+        holder.join("holders")
+    delete(rig.board, 0)
+    if is_held:
+        rig.settle()
+    make_again(rig.board, 0)
+    at = rig.board.queue_at(0)
+    for word in (layout.QUEUE_NEXT_OFFSET, layout.QUEUE_MAX_OFFSET):
+        rig.board.set_word(at + word, rig.board.word(at + word) + 7)
+    hand.join(consume_from=ConsumeFrom.LAST_OFFSET)
+    assert hand.granted[0].offset == 1007, "where its first member wants to begin"
+
+
 def test_an_offset_of_a_topic_that_is_no_more_passes_over_nothing_of_one_made_since() -> None:
     """The log held nothing of it at a start: another of its name begins at 0."""
     rig = rig_with()

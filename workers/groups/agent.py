@@ -456,7 +456,7 @@ class Groups:
 
     def _join(self, peer: Peer, request: groupwire.Join) -> Iterator[float]:
         session = peer.session.session
-        self.membership.topics.refresh()
+        self.membership.follow()
         fault = fault_of(self.membership, session, request)
         if not fault:
             fault = self.removal.make_room(request.group, self._clock.monotonic_ns())

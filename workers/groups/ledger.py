@@ -169,12 +169,12 @@ class Ledger:
         """
         kept: set[str] = set()
         for name in self.groups:
-            kept |= self.forget_topics_of(name, names)
+            kept |= self._forget_topics_of(name, names)
         for entries in self._files():
             entries.drop_topics(names - kept)
         return kept
 
-    def forget_topics_of(self, name: str, names: Set[str]) -> set[str]:
+    def _forget_topics_of(self, name: str, names: Set[str]) -> set[str]:
         """The same of one group."""
         group, kept = self.groups[name], set()
         for topic in group.among(names):

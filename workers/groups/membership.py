@@ -81,6 +81,7 @@ class Topics:
         self._made: dict[str, int] = {}  # of topics that are not deleted
         #: Names that meant another topic than they do now, or none any more, since `forget_gone`.
         self.gone: set[str] = set()
+        self._has_news = False
 
     def refresh(self) -> None:
         """Know the topics and queues of now; costs next to nothing where they are the same."""
@@ -88,7 +89,7 @@ class Topics:
         if seen == self._seen:
             return
         topics, before = self.board.topics(), self.by_slot
-        self._seen = seen
+        self._seen, self._has_news = seen, True
         self._changed |= {topic.slot for topic in topics if before.get(topic.slot) is not topic}
         made = {topic.name: topic.made for topic in topics if not topic.deleted}
         self.gone |= {name for name, number in self._made.items() if made.get(name) != number}
@@ -96,9 +97,14 @@ class Topics:
         self.by_slot = {topic.slot: topic for topic in topics}
         self.slots = {topic.name: topic.slot for topic in topics if not topic.leaving}
 
-    def take_changed(self) -> set[int]:
-        """Slots of topics that are others, or have other queues, than at the last call."""
+    def take_news(self) -> bool:
+        """Whether topics are others than at the last call."""
         self.refresh()
+        news, self._has_news = self._has_news, False
+        return news
+
+    def take_changed(self) -> set[int]:
+        """Slots of topics that were found to be others, or to have other queues, since."""
         changed, self._changed = self._changed, set()
         return changed
 
@@ -154,14 +160,12 @@ class Membership:
         A generator: topics are many. It yields how many queues it has looked at since; until it is
         through the session is a member that keeps what it holds and gets nothing.
         """
-        self.topics.refresh()
-        if self.topics.gone and request.group in self.ledger.groups:
-            self.ledger.forget_topics_of(request.group, self.topics.gone)
         group = self.groups.setdefault(request.group, Group(request.group))
         member = self._member(group, session, request)
         group.members[session] = replace(member, chosen=self.held_by(session))
         self.group_of[session] = request.group
         for slot in sorted(member.topics):
+            self.follow()
             if not self.topics.by_slot[slot].deleted:
                 self._fix_start(group.name, slot, request)
             yield 1 + len(self.topics.queues(slot))
@@ -377,6 +381,14 @@ class Membership:
         self.topics.gone |= {topic for topic in known if not self.topics.is_there(topic)}
         self.forget_gone()
 
+    def follow(self) -> None:
+        """Know the topics of now, and of those that are gone nothing more.
+
+        At once: what is said from now on of one that was made again is not to be forgotten.
+        """
+        if self.topics.take_news():
+            self.forget_gone()
+
     def forget_gone(self) -> None:
         """Forget how far groups are in topics that were deleted, as RocketMQ does.
 
@@ -389,10 +401,10 @@ class Membership:
 
     def grown(self) -> None:
         """Look for new and deleted topics: groups that have subscribed are balanced anew."""
+        self.follow()
         changed = self.topics.take_changed()
         if not changed:
             return
-        self.forget_gone()
         for name, group in self.groups.items():
             if any(not changed.isdisjoint(member.topics) for member in group.members.values()):
                 self.mark(name)
