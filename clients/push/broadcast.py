@@ -215,28 +215,35 @@ class BroadcastMember(PushMember):
         super().__init__(session, group, names, {}, Terms(), handoff)
         self._file = offsets
         self._save_ns = now_ns() + SAVE_NS
+        self._topics_seen = (-1, -1, -1)
 
     def join(
         self, consume_from: ConsumeFrom, starts: dict[int, int], chosen: list[int] | None = None
     ) -> None:
-        """Take all queues of the topics, from where the file has them.
+        """Take all queues of the topics that it has not yet, from where the file has them.
 
         Raises Incompatible, Corrupt.
         """
         self._file.require_store(self.session.store_id)
         self._compare()
         board = self.session.board
+        self._topics_seen = board.topic_changes  # before: what changes meanwhile is looked at again
+        # One that was made again may have more queues: who was there before gets all of those.
+        known = {queue.topic for queue in self._file.offsets}
         for slot in sorted(self.names):
             topic = board.topic(slot)
             assert topic is not None, "the supervisor has named it"
-            for number in range(topic.queue_base, topic.queue_base + topic.queue_count):
+            numbers = range(topic.queue_base, topic.queue_base + topic.queue_count)
+            for number in [number for number in numbers if number not in self.assigned]:
                 words = board.queue(number)
                 queue = MessageQueue(topic.name, words["queue_id"])
                 low, high = words["min_offset"], words["max_offset"]
                 begin = {ConsumeFrom.FIRST_OFFSET: low, ConsumeFrom.LAST_OFFSET: high}
                 end = max(words["next_offset"], high)
                 offset = self._file.offsets.get(queue)
-                if offset is None:
+                if offset is None and topic.name in known:
+                    offset = low
+                elif offset is None:
                     offset = begin.get(consume_from, starts.get(number, high))
                 elif offset > end:
                     raise self._file.damaged(
@@ -284,7 +291,9 @@ class BroadcastMember(PushMember):
                 self._file.offsets[window.queue] = window.committed
 
     def report_untabled(self) -> None:
-        """Save now and then."""
+        """Take queues that topics have gained; save now and then."""
+        if self.session.board.topic_changes != self._topics_seen:
+            self.join(ConsumeFrom.FIRST_OFFSET, {})
         if now_ns() >= self._save_ns:
             self.commit()
             self._save_ns = now_ns() + SAVE_NS

@@ -107,7 +107,9 @@ def test_what_waits_for_a_deleted_topic_is_refused_by_its_name() -> None:
 
 
 @contextmanager
-def consumer(broker: Broker, kind: str, topics: list[str]) -> Iterator[Callable[[], list[bytes]]]:
+def consumer(
+    broker: Broker, kind: str, topics: list[str], begin: ConsumeFrom = FIRST
+) -> Iterator[Callable[[], list[bytes]]]:
     """A consumer; a call returns all that it has got by then, or raises what has ended it."""
     seen: list[bytes] = []
 
@@ -135,7 +137,7 @@ def consumer(broker: Broker, kind: str, topics: list[str]) -> Iterator[Callable[
     else:
         model = MessageModel[kind]
         with PushConsumer(
-            "g", topics, listener, home=home, consume_from=FIRST, model=model
+            "g", topics, listener, home=home, consume_from=begin, model=model
         ) as push:
             yield look
 
@@ -170,6 +172,39 @@ def test_consumers_of_a_deleted_topic_do_not_make_it_again_and_go_on_with_others
             make(broker, "gone")
             producer.send("gone", b"last")
             poll_until(lambda: seen() == [*sent, b"last"], "the topic is followed again")
+
+
+@mends("S224")
+@pytest.mark.parametrize("kind", ["pull", "BROADCASTING", "away"])
+def test_queues_that_a_topic_gains_as_it_is_made_again_are_consumed_too(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where a broadcasting consumer was away, and joins as if it began."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    model = "BROADCASTING" if kind == "away" else kind
+    with Broker.temporary() as broker, Producer(broker.home, timeout=PATIENCE_S) as producer:
+        make(broker, "gone")
+        sent = [b"first"]
+        producer.send("gone", b"first")
+        with consumer(broker, model, ["gone"]) as seen:
+            poll_until(lambda: seen() == sent, "the first message has come")
+            if kind != "away":
+                _made_with_more(broker, producer, sent)
+                poll_until(lambda: sorted(seen()) == sorted(sent), "all queues are followed")
+        if kind == "away":
+            _made_with_more(broker, producer, sent)
+            late = consumer(broker, model, ["gone"], begin=ConsumeFrom.LAST_OFFSET)
+            with late as seen:
+                poll_until(lambda: sorted(seen()) == sorted(sent[1:]), "all queues are followed")
+
+
+def _made_with_more(broker: Broker, producer: Producer, sent: list[bytes]) -> None:
+    delete(broker, "gone")
+    make(broker, "gone", 4)
+    bodies = [b"%d" % number for number in range(4)]
+    queues = {producer.send("gone", body).message_queue.queue_id for body in bodies}
+    assert queues == set(range(4))
+    sent += bodies
 
 
 @mends("S75")
