@@ -15,13 +15,15 @@ from gantrymq.shm.properties import encode_properties
 from gantrymq.shm.wire import GROUP_TOPIC_WANTED
 from gantrymq.workers.failure import has_failed
 from gantrymq.workers.groups import sendbacks
+from gantrymq.workers.groups.agent import Groups
 from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.ledgerentries import NAME
-from gantrymq.workers.groups.pending import Pending
+from gantrymq.workers.groups.pending import InFlight, Pending
 from gantrymq.workers.groups.progress import Progress
 from gantrymq.workers.groups.sendbacks import AGAIN_NS, SendBacks
 from tests.support.faults import Fault, FaultPlan, Moment, kill_at
 from tests.support.groups_rig import Hand, only
+from tests.support.reachable import held
 from tests.support.retry_rig import RetryRig
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
@@ -338,6 +340,18 @@ def test_what_was_not_handed_out_cannot_fail(offset: int) -> None:
     else:
         assert only(heard, groupwire.Refused).error == "MessageIllegal"
     assert not rig.copies()
+
+
+@mends("S225")
+def test_nothing_is_left_of_failures_that_have_their_outcome() -> None:
+    """Groups and topics come and go; `groups` stays."""
+    rig = filled(3)
+    hand = member(rig, started=2)
+    assert send_back(hand).offsets == [0]
+    assert only(hand.say(failing(hand, [2])), groupwire.Refused).offsets == [2]
+    agent = rig.agents[Role.GROUPS]
+    assert isinstance(agent, Groups)
+    assert held(agent.sendbacks._flight, "gantrymq.") == held(InFlight(), "gantrymq.")
 
 
 def test_many_failures_are_one_request_and_one_answer() -> None:

@@ -47,33 +47,35 @@ class InFlight:
 
     def __init__(self) -> None:
         self.count = self.bytes = 0
-        self._queues: defaultdict[Where, dict[int, Pending]] = defaultdict(dict)
+        self._queues: dict[Where, dict[int, Pending]] = {}  # none that is empty
 
     def __iter__(self) -> Iterator[Pending]:
         return chain.from_iterable(queue.values() for queue in self._queues.values())
 
     def of(self, group: str, key: QueueKey) -> dict[int, Pending]:
         """Those of a queue, by offset; not to be changed."""
-        return self._queues[group, key]
+        return self._queues.get((group, key), {})
 
     def get(self, name: Name) -> Pending | None:
         """The copy of a message, if there is one."""
         group, key, offset = name
-        return self._queues[group, key].get(offset)
+        return self.of(group, key).get(offset)
 
     def add(self, pending: Pending) -> None:
         """From now on it counts."""
-        self._queues[pending.where][pending.offset] = pending
+        self._queues.setdefault(pending.where, {})[pending.offset] = pending
         self.count += 1
         self.bytes += len(pending.entry)
 
     def drop(self, where: Where, pendings: Iterable[Pending]) -> None:
         """Copies of a queue have their outcome."""
-        queue = self._queues[where]
+        queue = self._queues.get(where, {})
         for pending in pendings:
             if queue.pop(pending.offset, None) is not None:
                 self.count -= 1
                 self.bytes -= len(pending.entry)
+        if not queue:
+            self._queues.pop(where, None)
 
 
 @dataclass(slots=True)
