@@ -15,6 +15,7 @@ from gantrymq.shm.errors import Rejected
 from gantrymq.shm.properties import DLQ_PREFIX, LOST_TAG
 from gantrymq.shm.storereader import StoreReader
 from gantrymq.workers.groups.deadletternote import DeadLetterNote, Marks, holds, read_note
+from gantrymq.workers.groups.progress import without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from gantrymq.shm.record import Record
 
 _AT_ONCE: Final = 1000
+#: Letters that are read at once on the way back from the last one.
+_BACK: Final = 16
 _NEVER: Final = (1 << 62) - 1
 
 
@@ -156,12 +159,34 @@ class DeadLetters:
         start = max([start, *([min(wanted.offsets)] if wanted.offsets else [])])
         end = max(wanted.offsets, default=_NEVER) + 1
         for queue_id, low, last, marks in self.queues(group):
-            high = min(last, end)
-            for record in self._records(group, queue_id, max(low, start), high, marks):
-                properties = record.property_map()
-                letter = Letter(record, properties, holds(marks.resent, record.queue_offset))
-                if properties.get("TAGS") != LOST_TAG and letter.is_wanted(wanted):
+            place = group, queue_id
+            for letter in self._letters(place, max(low, start), min(last, end), marks):
+                if letter.is_wanted(wanted):
                     yield letter
+
+    def newest(self, group: str) -> Letter | None:
+        """The one that was stored last of those that were not purged."""
+        queues = self.queues(group)
+        found = [self._last_of((group, queue), low, end, m) for queue, low, end, m in queues]
+        known = [letter for letter in found if letter is not None]
+        return max(known, key=lambda letter: letter.record.store_timestamp, default=None)
+
+    def _last_of(self, place: tuple[str, int], low: int, high: int, marks: Marks) -> Letter | None:
+        """The last of a queue, whichever behind it were purged or have expired."""
+        for first, end in reversed(list(without([(low, high)], marks.purged))):
+            for behind in range(end, first, -_BACK):
+                letters = list(self._letters(place, max(first, behind - _BACK), behind, marks))
+                if letters:
+                    return letters[-1]
+        return None
+
+    def _letters(
+        self, place: tuple[str, int], at: int, high: int, marks: Marks
+    ) -> Iterator[Letter]:
+        for record in self._records(*place, at, high, marks):
+            properties = record.property_map()
+            if properties.get("TAGS") != LOST_TAG:
+                yield Letter(record, properties, holds(marks.resent, record.queue_offset))
 
     def require_named(self, group: str, wanted: Wanted) -> None:
         """Raise Rejected if there is no letter of a wanted offset or id, or it was purged."""

@@ -64,10 +64,7 @@ def _summary(dead: DeadLetters, group: str) -> dict[str, Any] | None:
     if not messages:
         return None
     oldest = next(dead.letters(group, Wanted()), None)
-    newest = None
-    for _queue, _low, high, _marks in dead.queues(group):
-        last = list(dead.letters(group, Wanted(), high - 1))
-        newest = last[-1] if last else newest
+    newest = dead.newest(group)
     return {
         "group": group,
         "messages": messages,

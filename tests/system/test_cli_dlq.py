@@ -21,6 +21,7 @@ from gantrymq.temporary import Broker
 from gantrymq.workers.groups.deadletternote import FILE
 from tests.support.brokers import command
 from tests.support.push import FIRST, LEVELS, PATIENCE_S
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 LETTERS = 6
@@ -229,6 +230,16 @@ def test_what_is_exported_can_be_sent(home: Path, topic: str, tmp_path: Path) ->
     sent = command("send", other, "--lines", "json", "--home", home, stdin=file.read_text())
     assert sent.returncode == 0, sent
     assert content(home, other, LETTERS) == content(home, topic, LETTERS)
+
+
+@mends("S226")
+def test_the_newest_letter_is_listed_though_later_ones_were_purged(home: Path, topic: str) -> None:
+    group = f"g-{topic}"
+    letters = show(home, topic)
+    for left in range(LETTERS - 1, 0, -1):
+        ran = command("dlq", "purge", group, "--at", letters[left]["offset"], "--home", home)
+        assert ran.returncode == 0, ran
+        assert listed(home)[group]["newest_ms"] == letters[left - 1]["dead_ms"]
 
 
 def test_what_is_purged_is_not_shown_nor_sent(home: Path, topic: str) -> None:
