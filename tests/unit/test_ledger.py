@@ -196,6 +196,18 @@ def test_a_reset_s_place_in_the_log_survives_a_compaction(how: str) -> None:
     assert ledger.group("h").queue(("events", 1)).copies_from == 4711
 
 
+@mends("S227")
+def test_copies_that_a_ledger_had_nothing_to_say_of_are_not_looked_at_again() -> None:
+    """As those of the scheduler, where no group is at work."""
+    storage = SimStorage(Disk())
+    ledger = filled(storage)
+    ledger.sync(100)
+    assert not ledger.wants_sync
+    ledger.sync(5000)
+    ledger.end(6000)
+    assert open_ledger(storage, 1).copies_from == 6000
+
+
 def test_compacting_never_gives_a_lease_number_twice() -> None:
     storage = SimStorage(Disk())
     ledger = filled(storage)

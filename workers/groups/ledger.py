@@ -414,11 +414,12 @@ class Ledger:
         `log_end`: where the log ends by now. A copy that comes later lies behind it.
         """
         self.flush()
-        if not self.wants_sync:
-            return
+        wants_sync = self.wants_sync
         if self.unsynced:
             self._sync_file()
-            self.copies_from = max(self.copies_from, log_end)
+        self.copies_from = max(self.copies_from, log_end)
+        if not wants_sync:
+            return
         if self._successor is None:
             if self._end > max(self.compact_bytes, COMPACT_GROWTH * self._compacted_bytes):
                 self.begin_compaction()
