@@ -65,14 +65,15 @@ def _records(
 
     reader = StoreReader(PosixStorage(str(store_of(home))))
     count, follow = wanted
-    slots = range(topic.queue_base, topic.queue_base + topic.queue_count)
-    ends = {slot: board.queue(slot)["max_offset"] for slot in slots}
+    ends = {slot: board.queue(slot)["max_offset"] for slot in _queues(topic)}
     at = {slot: max(end - count, 0) for slot, end in ends.items()}
     while True:
         units: list[Unit] = []
-        for slot in slots:
+        if follow:  # it may be made again, with more queues or in another place
+            topic = board.topic_named(topic.name) or topic
+        for slot in _queues(topic):
             words = board.queue(slot)
-            start = max(at[slot], words["min_offset"])
+            start = max(at.get(slot, 0), words["min_offset"])
             last = words["max_offset"] if follow else ends[slot]
             end = max(start, min(last, start + _AT_ONCE))
             queue_id = slot - topic.queue_base
@@ -88,6 +89,10 @@ def _records(
             return
         require_board(home, board)
         time.sleep(_LOOK_S)
+
+
+def _queues(topic: TopicSlot) -> range:
+    return range(topic.queue_base, topic.queue_base + topic.queue_count)
 
 
 def _show(record: Record, as_json: bool) -> None:

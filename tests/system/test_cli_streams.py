@@ -12,7 +12,9 @@ import pytest
 from gantrymq.cli import tail
 from gantrymq.cli.board import running_board
 from gantrymq.cli.topic_show import find_topic
+from gantrymq.clients.control import look_at
 from gantrymq.clients.producer import Producer
+from gantrymq.shm import wire
 from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
 from tests.support.applications import PATIENCE_S, bodies_of
@@ -135,6 +137,23 @@ def test_tail_ends_however_many_messages_come_meanwhile(broker: Broker, unique_n
             producer.send(unique_name, b"meanwhile", queue_id=0)
             assert len(shown) < 9, "it follows"
         assert shown == [b"before"] * 2
+
+
+@mends("S224")
+def test_tail_follows_the_queues_that_a_topic_gains(broker: Broker, unique_name: str) -> None:
+    home, name = Path(broker.home), unique_name
+    with Producer(home) as producer, look_at(home) as control:
+        control.request(wire.CreateTopic(name, 1, "written"), wire.TopicOpened)
+        producer.send(name, b"before")
+        board = running_board(home)
+        records = tail._records(home, board, find_topic(board, name), (1, True))
+        assert next(records).body == b"before"
+        control.request(wire.DeleteTopic(name), wire.Done)
+        control.request(wire.CreateTopic(name, 2, "written"), wire.TopicOpened)
+        bodies = [b"gained", b"old"]
+        for queue_id, body in zip((1, 0), bodies, strict=True):
+            producer.send(name, body, queue_id=queue_id)
+        assert next(records).body == bodies[0]
 
 
 @mends("S172")
