@@ -57,6 +57,13 @@ class TxnLife(Life):
         self.agents.pop(CHECKER).close()
         super().stop()
 
+    def mark_topic(self, name: str, system: int) -> None:
+        """Say of a topic that it is deleted, or leaving, or neither (0)."""
+        topic = self.board.topic_named(name)
+        assert topic is not None
+        self.board.set_half(self.board.topic_at(topic.slot) + layout.TOPIC_SYSTEM, system)
+        self.board.count_change(layout.BOARD_TOPIC_CHANGES)
+
     def half(self, tx: str, number: int = 1, body: bytes = b"paid", **more: str) -> wire.Check:
         """Store a half as a producer does; where it is (size 0)."""
         self.turn()  # a writer that has just come adopts the lane that this goes by
@@ -224,6 +231,15 @@ class Peer:
         answer = self.answer(self.end(halves, **what))  # type: ignore[arg-type]
         assert isinstance(answer, wire.Ended)
         return answer.outcome, answer.error
+
+
+def listening(life: TxnLife) -> Peer:
+    """A session that the writer knows as well, and that has asked something before."""
+    peer = Peer(life)
+    life.tables[Role.WRITER].attach(peer.session)
+    assert peer.ended([life.half("0" * 32)], commit=True) == (wire.COMMITTED, "")
+    life.settle()
+    return peer
 
 
 def txn_life(

@@ -18,26 +18,19 @@ from gantrymq.shm.kernels import frames
 from gantrymq.shm.kernels.words import await_told, load_word, store_half
 from gantrymq.shm.properties import OP_TOPIC
 from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK
+from gantrymq.workers.transactions import staging
 from gantrymq.workers.transactions.agent import TxnChecker
 from gantrymq.workers.transactions.ends import Ends
 from gantrymq.workers.transactions.flights import Flight
 from tests.support.memory_sessions import memory_session
 from tests.support.simbell import SimBell
-from tests.support.transacting import CHECKER, NO_TOPIC, Peer, TxnLife, txn_life
+from tests.support.transacting import CHECKER, NO_TOPIC, Peer, TxnLife, listening, txn_life
+from tests.support.trials import mends
 
 
 @pytest.fixture
 def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TxnLife]:
     yield from txn_life(tmp_path / "store", monkeypatch)
-
-
-def listening(life: TxnLife) -> Peer:
-    """A session that the writer knows as well, and that has asked something before."""
-    peer = Peer(life)
-    life.tables[Role.WRITER].attach(peer.session)
-    assert peer.ended([life.half("0" * 32)], commit=True) == (COMMITTED, "")
-    life.settle()
-    return peer
 
 
 def decide(life: TxnLife, role: Role) -> None:
@@ -166,6 +159,34 @@ def test_nobody_is_told_of_what_is_not_whole(life: TxnLife, number: int) -> None
     spoil(life, number)
     require_the_checkers_answer(life, peer, serial)
     assert life.committed()[half.position] == 1
+
+
+@mends("S212")
+def test_who_waits_for_what_others_decided_is_not_told_of_it(
+    life: TxnLife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P7: a late half follows its transaction, which was rolled back; its producer asks to commit.
+
+    The decision has no room in the ring at first, and the END waits for it.
+    """
+    peer, other, tx = listening(life), Peer(life), "1" * 32
+    first = life.half(tx, 1)
+    assert other.ended([first], commit=False) == (ROLLED_BACK, "")
+    late = life.half(tx, 2)
+    endings = checker(life)._endings
+    with monkeypatch.context() as full:
+        full.setattr(staging, "has_room", lambda *_: 0)
+        life.run_for(3000)
+        assert [held[0].halves for held in endings.held] == [[(late.position, late.queue_offset)]]
+    serial = peer.end([first, late], commit=True, alone=True)
+    decide(life, CHECKER)
+    assert not endings.held
+    decide(life, Role.WRITER)
+    assert not peer.is_told(serial)
+    answer = peer.answer(serial)
+    assert isinstance(answer, wire.Ended)
+    assert (answer.outcome, answer.error) == (ROLLED_BACK, wire.DECIDED)
+    assert life.committed()[late.position] == 0
 
 
 def test_several_at_a_time_hear_it_from_the_txn_checker(life: TxnLife) -> None:

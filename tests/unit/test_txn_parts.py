@@ -16,7 +16,16 @@ from gantrymq.shm.kernels.words import store_half
 from gantrymq.shm.properties import SCHEDULE_TOPIC
 from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from gantrymq.workers.transactions.agent import TxnChecker
-from tests.support.transacting import CHECKER, NO_TOPIC, Peer, TxnLife, refuse_next, txn_life
+from tests.support.transacting import (
+    CHECKER,
+    NO_TOPIC,
+    Peer,
+    TxnLife,
+    listening,
+    refuse_next,
+    txn_life,
+)
+from tests.support.trials import mends
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32
@@ -40,10 +49,10 @@ def large(life: TxnLife, tx: str = TX) -> list[wire.Check]:
     return [life.half(tx, number, body=b"x" * 1500) for number in range(1, HALVES + 1)]
 
 
-def first_part(life: TxnLife, peer: Peer, halves: list[wire.Check]) -> int:
+def first_part(life: TxnLife, peer: Peer, halves: list[wire.Check], *, alone: bool = False) -> int:
     """Put a commit of which a part is in the ring now, without its op record; its serial."""
     life.settle()
-    serial = peer.end(halves, commit=True)
+    serial = peer.end(halves, commit=True, alone=alone)
     words = checker_of(life)._outlet.words  # type: ignore[union-attr]
     before = int(words[frames.UP_CURSOR])
     checker_of(life).do_work(life.clock.monotonic_ns())
@@ -236,6 +245,25 @@ def test_what_cannot_be_stored_amid_parts_is_left_out_and_named(
     assert peer.ended(halves[-1:], commit=False) == (COMMITTED, wire.DECIDED)
     assert peer.ended(halves[-1:], commit=True) == (COMMITTED, "")
     life.stop()
+
+
+@mends("S212")
+@pytest.mark.parametrize("gone", [False, True])
+def test_nobody_is_told_of_a_commit_from_which_one_was_left_out(life: TxnLife, gone: bool) -> None:
+    """P7: the topic of one is deleted amid the parts; without that the writer tells."""
+    life.metadata.create("gone", 1, "written")
+    peer = listening(life)
+    halves = [*large(life), life.half(TX, HALVES + 1, REAL_TOPIC="gone")]
+    serial = first_part(life, peer, halves, alone=True)
+    if gone:
+        life.mark_topic("gone", layout.DELETED)
+    answer = peer.answer(serial)
+    life.run_for(100)
+    assert isinstance(answer, wire.Ended)
+    assert (answer.outcome, answer.error) == (COMMITTED, wire.UNSTORABLE if gone else "")
+    assert peer.is_told(serial) is not gone
+    assert life.committed()[halves[-1].position] == int(not gone)
+    assert life.committed()[halves[0].position] == 1
 
 
 def test_whoever_asks_for_one_that_was_left_out_is_not_told_of_the_others(

@@ -146,15 +146,7 @@ def test_nothing_is_committed_into_a_deleted_topic(
     """Its place on the board may be kept: what is put there nobody ever sees."""
     peer = Peer(life)
     halves = [life.half(TX, number, GANTRY_TX_DELAY=delay) for number in range(1, count + 1)]
-    slot = life.board.topic_named("orders")
-    assert slot is not None
-    at = life.board.topic_at(slot.slot)
-
-    def change(system: int) -> None:
-        life.board.set_half(at + layout.TOPIC_SYSTEM, system)
-        life.board.count_change(layout.BOARD_TOPIC_CHANGES)
-
-    change(mark)
+    life.mark_topic("orders", mark)
     for half in halves:
         assert peer.ended([half], commit=True) == ("", wire.UNSTORABLE)
     assert peer.ended(halves, commit=True) == ("", wire.UNSTORABLE)
@@ -163,7 +155,7 @@ def test_nothing_is_committed_into_a_deleted_topic(
     life.kill(CHECKER)
     peer = Peer(life)
     assert peer.ended(halves, commit=True) == ("", wire.UNSTORABLE)
-    change(0)
+    life.mark_topic("orders", 0)
     assert peer.ended(halves, commit=True) == (COMMITTED, "")
 
 

@@ -66,11 +66,10 @@ class Batch:
     def listener(self) -> tuple[int, int]:
         """Session and serial that the writer is to tell, (0, 0) for nobody.
 
-        That is who asks for the only decision, if it need not be durable.
+        That is who has asked for the only decision, if this is all of it, and need not be durable.
         """
-        if len(self.decisions) == 1:
-            one = self.decisions[0]
-            for session, serial, request in one.asked[:1]:
-                if isinstance(request, End) and request.alone and not one.durable:
-                    return (session, serial) if one.copies is None else (0, 0)
-        return 0, 0
+        one = self.decisions[0] if len(self.decisions) == 1 else None
+        if one is None or one.durable or not one.is_as_asked:
+            return 0, 0
+        session, serial, request = one.asked[0]
+        return (session, serial) if isinstance(request, End) and request.alone else (0, 0)

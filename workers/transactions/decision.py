@@ -50,6 +50,14 @@ class Decision:
         return self.outcome in (COMMITTED, ROLLED_BACK)
 
     @property
+    def is_as_asked(self) -> bool:
+        """Whether its commit copies and its op record are all that the first who asked wants.
+
+        Who waits for what somebody else has asked for may want more, or the contrary.
+        """
+        return self.own and not self.left_out and self.copies is None
+
+    @property
     def positions(self) -> list[int]:
         """Log positions of all halves that it is about."""
         found = [position for position, _offset in (*self.halves, *self.left_out)]
