@@ -95,7 +95,7 @@ class Routes:
     def _slot(self, session: Session, topic: str, block: bytes) -> int:
         """The slot of a topic with that property block; blocks without a tag share one."""
         opened = session.open_topic(topic)
-        # A signal handler may come between any of these: it finds the slot, and writes it, too.
+        # A signal handler may come between any of these: it finds the slot, and fills it, too.
         number = self._find(topic, block)
         if number is None and len(self._slots) >= limits.ROUTES_MAX:
             raise MessageIllegal(
@@ -115,11 +115,20 @@ class Routes:
         return next((number for number in numbers if number not in self._gone), None)
 
     def _write(self, session: Session, number: int, opened: wire.TopicOpened, block: bytes) -> None:
+        """Fill a slot that is not filled yet: the writer may look at any other at any time.
+
+        A signal handler may fill the same slot, and send by it, amid this: `ready` is set alone.
+        """
         self._levels[opened.name] = Level(opened.level)
-        at = layout.ROUTES_AT + number * layout.ROUTE_BYTES
+        arena, at = session.arena, layout.ROUTES_AT + number * layout.ROUTE_BYTES
+        ready_at = at + layout.ROUTE_READY
+        if arena[ready_at]:
+            return
         slot = layout.ROUTE.pack(topic=opened.slot, block_bytes=len(block), block=block)
-        session.arena[at : at + len(slot)] = np.frombuffer(slot, np.uint8)
-        session.arena[at + layout.ROUTE_READY] = 1
+        arena[at + layout.ROUTE_TOPIC : at + len(slot)] = np.frombuffer(
+            slot, np.uint8, offset=layout.ROUTE_TOPIC
+        )
+        arena[ready_at] = 1
 
     def follow(self, session: Session) -> None:
         """Know the levels of topics as the session knows them."""
