@@ -45,6 +45,8 @@ class Copy(NamedTuple):
     born_host: bytes
     store_host: bytes
     reconsume_times: int
+    #: Of the topic that has the slot, where that may be deleted before this is put.
+    topic_name: str = ""
 
 
 class Outcome(NamedTuple):

@@ -270,9 +270,9 @@ class Decisions(EndStaging):
         """Decisions that are settled: in the log, durable where asked for, or refused."""
         settled: list[Decision] = []
         if self._is_expecting:
-            answers = self._outlet.poll_rows()
+            answers = join(self._early, self._outlet.poll_rows())
             if len(answers):
-                self._hear(join(self._early, answers), settled)
+                self._hear(answers, settled)
         if self.undurable:
             durable = self._durable_seen = self._board.word(layout.BOARD_DURABLE)
             settled += [one for one in self.undurable if one.end <= durable]
@@ -377,6 +377,10 @@ class Decisions(EndStaging):
         again, self._again = self._again, []
         self._retry_ns = now_ns + RETRY_NS
         for number, one in enumerate(again):
+            self.leave_out_gone(one)
+            if not (one.copies or one.named):
+                self._finish(one, one.end, settled)
+                continue
             one.error = self.stage(one, "", "", 0)
             if one.error is LATER:
                 one.error, self._again = "", again[number:]

@@ -223,8 +223,7 @@ class Staging:
         if half is None:  # damaged since it was judged
             return NOT_A_HALF
         copy = self.commit_of(half, decision.decided_ms)
-        assert copy is not None, "its topic was found just now"
-        return self._stage_copy(copy)
+        return UNSTORABLE if copy is None else self._stage_copy(copy)
 
     def _stage_copies(self, decision: Decision) -> str:
         assert decision.copies is not None, "asked by `_stage`"
@@ -239,13 +238,25 @@ class Staging:
         return ""
 
     def _stage_copy(self, copy: Copy) -> str:
-        if not is_storable(copy, self._topics[copy.topic].name, self._board.segment_bytes):
+        topic = self._topic_of(copy)
+        if topic is None or not is_storable(copy, topic.name, self._board.segment_bytes):
             return UNSTORABLE
         entry = np.frombuffer(entry_of(copy, 0), np.uint8)
         seq = stage_entry(self._arena, self._lane, entry, self._op_room)
         if seq == TOO_LARGE:
             return UNSTORABLE
         return LATER if seq == FULL else ""
+
+    def _topic_of(self, copy: Copy) -> TopicSlot | None:
+        """Its topic; None if that was deleted since, and another may have the slot."""
+        topic = self._topics.get(copy.topic)
+        return topic if topic is None or copy.topic_name in ("", topic.name) else None
+
+    def leave_out_gone(self, one: Decision) -> None:
+        """Nobody would see what is owed to topics that were deleted since: it is not put."""
+        if one.copies is not None:
+            owed = one.copies[one.staged :]
+            one.copies[one.staged :] = [copy for copy in owed if self._topic_of(copy) is not None]
 
     def _note_durable(self, decision: Decision) -> None:
         rows, durables = self._rows_view, self.durables
@@ -258,10 +269,11 @@ class Staging:
         """Whether a copy has a topic, and is not too large for it or for the ring."""
         if copy is None:
             return False
-        room = self._view[frames.UP_MASK] + 1
-        name = self._topics[copy.topic].name
-        return is_storable(copy, name, self._board.segment_bytes) and (
-            2 * len(entry_of(copy, 0)) <= room
+        room, topic = self._view[frames.UP_MASK] + 1, self._topic_of(copy)
+        return (
+            topic is not None
+            and is_storable(copy, topic.name, self._board.segment_bytes)
+            and 2 * len(entry_of(copy, 0)) <= room
         )
 
     def copy_into(self, topic: str, position: int, origin: int) -> Copy | None:
@@ -319,7 +331,7 @@ class Staging:
             # The writer's storeTimestamp is no less, though the wall may be by now.
             since_ms = max(decided_ms, self._board.word(layout.BOARD_STORE_MS))
             copy = delayed_copy(half, self.slots, aim[1], self._delays, since_ms)
-        return copy or commit_copy(half, *aim)
+        return copy or commit_copy(half, *aim)._replace(topic_name=named["REAL_TOPIC"])
 
     def aim(self, named: Mapping[str, str]) -> tuple[int, int] | None:
         """Topic slot and queue that a half is for, as the kernel chooses; None if it is gone."""
