@@ -115,7 +115,6 @@ class BatchSends:
 
         last = link.put_until_room(attempt, deadline, lambda: laid.entry_bytes if laid else 0)
         link.require_taken()
-        link.ring_if_wanted()
         if laid is not None:
             for tag in laid.tags:
                 self._sends.teach(wished.topic, tag)

@@ -112,7 +112,6 @@ class Sends:
             attempt = put if pages is None else partial(link.claim, put, 1, pages)
             seq = link.put_until_room(attempt, deadline, lambda: len(body))
             link.require_taken()
-        link.ring_if_wanted()
         return seq
 
     def kept(self, wished: Message) -> tuple[Message, int]:

@@ -93,7 +93,8 @@ class WriterLink:
         self._sleepers = 0
         self._looking = 0  # looks of this thread that have begun and not ended
         self._drained = Drained()
-        self._looks = 0
+        #: Puts and looks so far: what the lane says of one may be of another by now.
+        self._turns = 0
         self._replacer = 0  # the thread that attaches again
         self.is_away = False  # since it was looked for the last time
         self._impatient: set[int] = set()  # threads that do not wait for it
@@ -199,14 +200,16 @@ class WriterLink:
     def put_until_room(
         self, attempt: Callable[[], int], deadline: int, size: Callable[[], int]
     ) -> int:
-        """Put until the ring has room. Raises QueueFull, or BrokerGone and the like.
+        """Put until the ring has room, and ring. Raises QueueFull, or BrokerGone and the like.
 
-        `size` tells the bytes of what was too large for the ring.
+        `size` tells the bytes of what was too large for the ring. The lock is held.
         """
         while True:
             seen = self.lane.taken()  # before the attempt: what it may miss must wake us
+            turn = self._turns = self._turns + 1
             result = int(attempt())
             if result > 0:
+                self.ring_if_wanted(turn)
                 return result
             if result == ring.TOO_LARGE:
                 self._enlarge(size(), deadline)
@@ -396,18 +399,17 @@ class WriterLink:
         """
         with self.lock:
             depth, self._looking = self._looking, self._looking + 1
-            self._looks += 1
-            look = self._looks
+            turn = self._turns = self._turns + 1
             try:
                 places, taken = self._drained.places, 0
                 if len(places) != depth + 1 or places[depth].words[COUNT]:
                     for left in self._drained.broken_off(depth):
                         self._looking = left + 1  # a handler that looks now leaves these alone
-                        taken += self._take_completions(look, left, again=True)
+                        taken += self._take_completions(turn, left, again=True)
                     self._looking = depth + 1
                 count = DRAIN_ROWS
                 while count == DRAIN_ROWS:
-                    count = self._take_completions(look, depth)
+                    count = self._take_completions(turn, depth)
                     taken += count
             finally:
                 self._looking = depth
@@ -415,12 +417,11 @@ class WriterLink:
             # One may have looked between the ring and the page, and found its row in neither.
             self.session.bell.ring()
 
-    def _take_completions(self, look: int, depth: int, *, again: bool = False) -> int:
+    def _take_completions(self, turn: int, depth: int, *, again: bool = False) -> int:
         (rows, words), lane = self._drained.places[depth], self.lane
         if not words[COUNT]:
             take_completions(lane.arena, lane.words, rows)
-        # What the lane says of this call may be of another by now.
-        cut_short = again or look != self._looks
+        cut_short = again or turn != self._turns
         if cut_short or lane.wants_bell:
             self.session.writer_bell.ring()
         count: int = words[COUNT]
@@ -665,8 +666,9 @@ class WriterLink:
         self._unlocked(partial(self.wait_taken, deadline))
         self._replace_session(deadline, wanted)
 
-    def ring_if_wanted(self) -> None:
-        if self.lane.wants_bell:
+    def ring_if_wanted(self, turn: int) -> None:
+        """As the lane says, unless others have put or looked since this turn; the lock is held."""
+        if turn != self._turns or self.lane.wants_bell:
             self.session.writer_bell.ring()
 
     def deadline(self, timeout: float | None) -> int:

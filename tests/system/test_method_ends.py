@@ -74,7 +74,7 @@ gc.collect()
 [producer] = kept
 if sys.argv[2].endswith("soon"):
     producer._link.session.look_due = 1 << 62  # the session that it has is used on,
-    producer._link.ring_if_wanted = lambda: None  # as where the writer is awake
+    producer._link.ring_if_wanted = lambda _turn: None  # as where the writer is awake
     producer.send_oneway(sys.argv[2], b"behind")
 else:
     producer.send(sys.argv[2], b"behind")
