@@ -209,12 +209,25 @@ def take_cursors(session: Session) -> NDArray[np.int64] | None:
     words[frames.UP], words[frames.UP_MASK] = plan.up, plan.up_bytes - 1
     words[frames.DOWN], words[frames.DOWN_MASK] = plan.down, plan.down_bytes - 1
     arena = session.arena
-    words[frames.UP_CURSOR] = load_word(arena, plan.control + layout.LANE_UP_HEAD)
+    words[frames.UP_CURSOR] = _taken(arena, plan.control)
     words[frames.DOWN_CURSOR] = load_word(arena, plan.control + layout.LANE_DOWN_TAIL)
     words[frames.DOWN_SEEN] = load_word(arena, plan.control + layout.LANE_DOWN_HEAD)
     if session.owner:
         _pass_over(arena, plan.control, words)
     return words if _cursors_legal(words) else None
+
+
+def _taken(arena: NDArray[np.uint8], control: int) -> int:
+    """Where the up ring's head is: a writer that died behind its answers has not said it yet."""
+    names = (layout.LANE_UP_HEAD, layout.LANE_NEXT_UP, layout.LANE_UP_TAIL)
+    head, answered, tail = (load_word(arena, control + name) for name in names)
+    is_told = load_word(arena, control + layout.LANE_NEXT_DOWN) == load_word(
+        arena, control + layout.LANE_DOWN_TAIL
+    )
+    if not (is_told and head < answered <= tail):
+        return head
+    store_word(arena, control + layout.LANE_UP_HEAD, answered)
+    return answered
 
 
 def _pass_over(arena: NDArray[np.uint8], control: int, words: NDArray[np.int64]) -> None:

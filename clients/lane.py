@@ -117,20 +117,16 @@ class WriterLane:
         """Last seq of this producer in the log when the writer took over."""
         return load_word(self.arena, self.plan.control + layout.LANE_LAST_SEQ)
 
-    def unsettled(self) -> bytes:
-        """Entries that may not be in the log, oldest first, as `refill` wants them."""
-        return b"".join(self._unsettled())
-
-    def count_unsettled(self) -> int:
-        """How many entries may not be in the log."""
-        return sum(1 for _ in self._unsettled())
+    def unsettled(self) -> list[tuple[int, bytes]]:
+        """Entries that may not be in the log, oldest first, with their seqs."""
+        return list(self._unsettled())
 
     def unanswered(self, status: Status) -> NDArray[np.int64]:
         """Completions with a status, as `drain` gives them, of entries that may not be in the log.
 
         Of a route they have the number where a refusal has it.
         """
-        entries = [layout.ENTRY.unpack(entry, 0) for entry in self._unsettled()]
+        entries = [layout.ENTRY.unpack(entry, 0) for _seq, entry in self._unsettled()]
         rows = np.full((len(entries), frames.COMPLETION_WORDS), -1, np.int64)
         rows[:, frames.OUT_STATUS] = status
         for row, entry in zip(rows, entries, strict=True):
@@ -138,14 +134,14 @@ class WriterLane:
             row[frames.OUT_MS], row[frames.OUT_FLAGS] = entry["route"], entry["flags"]
         return rows
 
-    def _unsettled(self) -> Iterator[bytes]:
+    def _unsettled(self) -> Iterator[tuple[int, bytes]]:
         cursor, end = self.taken(), self.put_end
         while cursor < end:
             at = self.plan.up + (cursor & (self.plan.up_bytes - 1))
             head = layout.ENTRY.unpack(self.arena, at) if _is_whole(self.arena, at) else None
             length = int.from_bytes(self.arena[at : at + 4].tobytes(), "little")
             if head is not None and head["kind"] != EntryKind.PAD:
-                yield self.arena[at : at + length].tobytes()
+                yield head["seq"], self.arena[at : at + length].tobytes()
             if not length:
                 return  # the memory is damaged: nobody knows what is behind
             cursor += length

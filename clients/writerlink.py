@@ -617,13 +617,14 @@ class WriterLink:
 
     def _go_on_with(self, session: Session) -> None:
         # Only now will nothing more be taken from the old ring. What was taken is answered, in
-        # the ring or from the log: so first the entries that were left, then the answers.
+        # the ring or from the log: so first the entries that were left, then the answers. A writer
+        # that died may have answered some that it left: what was refused is not sent again.
         self._give_up_open()
-        entries = b"" if self.session.store_failed else self.lane.unsettled()
+        left = [] if self.session.store_failed else self.lane.unsettled()
         self.look()
         completed = int(self.lane.words[frames.COMPLETED])
         lane = WriterLane(session.arena, session.plan.writer, self.lane.seq, completed)
-        lane.refill(entries)
+        lane.refill(b"".join(entry for seq, entry in left if seq > completed))
         session.writer_bell.ring()  # before: who finds the session finds its entries on their way
         old = self.session
         self._attach(session, lane)
@@ -713,7 +714,7 @@ class WriterLink:
             self._why_closed = _CLOSED_AWAY
             log.warning(
                 "the producer is closed with %d messages on their way: they may not be stored (%s)",
-                lane.count_unsettled(), error,
+                len(lane.unsettled()), error,
             )  # fmt: skip
 
     def _tell_untold(self) -> None:

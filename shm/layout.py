@@ -175,7 +175,9 @@ LANE: Final = Struct(
         Field("down_tail", "u8", "next byte to write in the down ring; only grows", "agent"),
         Field("adopted", "u8", "counts agents that took this lane over, from 1", "agent"),
         Field("last_seq", "u8", "last seq of this producer in the log when adopted", "agent"),
-        Field("pad3", 104, "zero"),
+        Field("next_down", "u8", "what down_tail becomes before up_head does", "agent"),
+        Field("next_up", "u8", "up_head, once down_tail is next_down", "agent"),
+        Field("pad3", 88, "zero"),
     ),
     note="Cursors count bytes since the lane's birth; masked they are ring offsets. After its"
     " writer's death a cursor stays as it is: what lies beyond it was never published.",
@@ -189,6 +191,8 @@ LANE_AGENT_STATE: Final = LANE.offset("agent_state")
 LANE_DOWN_TAIL: Final = LANE.offset("down_tail")
 LANE_ADOPTED: Final = LANE.offset("adopted")
 LANE_LAST_SEQ: Final = LANE.offset("last_seq")
+LANE_NEXT_DOWN: Final = LANE.offset("next_down")
+LANE_NEXT_UP: Final = LANE.offset("next_up")
 
 ARENA: Final = Struct(
     "arena_header",

@@ -30,6 +30,8 @@ from gantrymq.shm.layout import (
     LANE_CLIENT_ARMED,
     LANE_DOWN_HEAD,
     LANE_DOWN_TAIL,
+    LANE_NEXT_DOWN,
+    LANE_NEXT_UP,
     LANE_UP_HEAD,
     PROCESS_BUSY,
     PROCESS_COUNTED_BYTES,
@@ -219,8 +221,14 @@ def _tell_listeners(batch: Words) -> None:
 
 @kernel()
 def _settle_lane(lane: Words, batch: Words) -> int:
-    """Publish what was drained of a lane, now that it is in the log; the client's sleep flag."""
+    """Publish what was drained of a lane, now that it is in the log; the client's sleep flag.
+
+    After a death behind the third store a successor does the last one: what was refused, and is
+    told, is not taken again.
+    """
     arena = machine.bytes_at(lane[frames.ARENA_AT])
+    atomics.store_release(arena, lane[frames.CONTROL] + LANE_NEXT_DOWN, lane[frames.DOWN_CURSOR])
+    atomics.store_release(arena, lane[frames.CONTROL] + LANE_NEXT_UP, lane[frames.UP_CURSOR])
     # SYNC POINT: down tail (other end: `take_completions`)
     atomics.store_release(arena, lane[frames.CONTROL] + LANE_DOWN_TAIL, lane[frames.DOWN_CURSOR])
     # SYNC POINT: up head (other end: `reserve`)

@@ -62,7 +62,7 @@ SHARED = {
     layout.LANE: (
         512,
         "up_tail 0 down_head 128 client_armed 136 up_head 256 agent_state 264 down_tail 384"
-        " adopted 392 last_seq 400",
+        " adopted 392 last_seq 400 next_down 408 next_up 416",
     ),
     layout.ARENA: (
         640,
