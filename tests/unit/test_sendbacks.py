@@ -23,8 +23,9 @@ from gantrymq.workers.groups.progress import Progress
 from gantrymq.workers.groups.sendbacks import AGAIN_NS, SendBacks
 from tests.support.faults import Fault, FaultPlan, Moment, kill_at
 from tests.support.groups_rig import Hand, only
+from tests.support.memory_sessions import memory_board
 from tests.support.reachable import held
-from tests.support.retry_rig import RetryRig
+from tests.support.retry_rig import SEGMENT_BYTES, TOPICS, RetryRig
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
 
@@ -91,6 +92,28 @@ def test_a_record_that_cannot_be_read_fails_nothing_but_its_own_request(under: s
     assert not has_failed(rig.board)
     storage.faults.faults = ()
     assert send_back(hand) == SentBack(9, 0, [0], [False])
+
+
+@mends("S228")
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_message_whose_copy_a_power_cut_took_comes_again(*, lost: bool) -> None:
+    """Though the disk had the ledger's note of that copy: neither it nor the message would come."""
+    rig = filled()
+    hand = member(rig)
+    rig.stalled.add(Role.FLUSHER)
+    assert send_back(hand) == SentBack(9, 0, [0], [False])
+    original, copy = rig.log()
+    end = original.physical_offset + original.total_size
+    assert end == copy.physical_offset
+    rig.board = board = memory_board(TOPICS, epoch=rig.board.epoch + 1, segment_bytes=SEGMENT_BYTES)
+    for word in (layout.BOARD_RECOVERED_END, layout.BOARD_APPENDED, layout.BOARD_DURABLE):
+        board.set_word(word, end + (0 if lost else copy.total_size))
+    for word in (layout.QUEUE_RECOVERED_END, layout.QUEUE_NEXT_OFFSET, layout.QUEUE_MAX_OFFSET):
+        board.set_word(board.queue_at(0) + word, 1)
+    rig.start(Role.GROUPS)
+    groups = rig.agents[Role.GROUPS]
+    assert isinstance(groups, Groups)
+    assert groups.ledger.groups["g"].queues["orders", 0].is_done(0) != lost
 
 
 @mends("R5.1")

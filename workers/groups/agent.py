@@ -42,7 +42,7 @@ from gantrymq.workers.groups.retrycopy import CopyMaker
 from gantrymq.workers.groups.roster import tell_joined, tell_left
 from gantrymq.workers.groups.sendbacks import SendBacks
 from gantrymq.workers.groups.settings import GroupsSettings
-from gantrymq.workers.groups.unknowncopies import note_unknown_copies
+from gantrymq.workers.groups.unknowncopies import first_lost_copy, note_unknown_copies
 from gantrymq.workers.inhand import InHand
 from gantrymq.workers.outlet import Outlet
 from gantrymq.workers.session import Attached, Session, SessionTable, pass_turn
@@ -622,8 +622,7 @@ def open_groups(
 
     Raises Corrupt, Incompatible, OSError.
     """
-    ledger = Ledger(storage)
-    ledger.load()
+    ledger = _load(storage, board)
     ledger.log_end = partial(board.word, layout.BOARD_APPENDED)
     import_offsets(ledger)
     groups = Groups(ledger, clock, board, sessions, settings, bells)
@@ -634,3 +633,23 @@ def open_groups(
     if ledger.flush_if_room() and ledger.may_sync():
         ledger.sync(board.word(layout.BOARD_RECOVERED_END))
     return groups
+
+
+def _load(storage: Storage, board: Board) -> Ledger:
+    """The ledger, at the start of a life without what counts on copies that a power cut took.
+
+    As if it had taken that, too: failed messages come again. Raises Corrupt, Incompatible, OSError.
+    """
+    ledger = Ledger(storage)
+    ledger.load()
+    if board.epoch == ledger.epoch or not ledger.copied:
+        return ledger
+    reader = LiveReader(storage, board)
+    lost = first_lost_copy(ledger, reader, board)
+    reader.close()
+    if lost is None:
+        return ledger
+    ledger.cut(lost.at)
+    ledger = Ledger(storage)
+    ledger.load()
+    return ledger

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from copy import deepcopy
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gantrymq.shm import layout
 from gantrymq.shm.groupwire import Done, merged
@@ -38,6 +38,17 @@ compact_bytes = 4 * 1024 * 1024
 COMPACT_GROWTH: Final = 4
 #: consumerOffset.json may be one of the last few that were written: a crash leaves file or .bak.
 EXPORTS_KEPT: Final = 4
+
+
+class Copied(NamedTuple):
+    """What an entry at a byte of the file says: a message's copy is in the log."""
+
+    at: int
+    group: str
+    key: QueueKey
+    offset: int
+    attempt: int
+    position: int  # where the log ended before it was put
 
 
 class Ledger:
@@ -66,6 +77,8 @@ class Ledger:
         self._compacted_bytes = 0
         #: Copies of failed messages that lie below are known here: noted in what is durable.
         self.copies_from = 0
+        #: Of what may not outlive a power cut yet: what says that a copy is in the log.
+        self.copied: list[Copied] = []
         self._synced = 0  # bytes of the file that outlive a power cut; the file says it of fewer
         self._said_synced = 0
         self._file: File | None = None
@@ -309,7 +322,7 @@ class Ledger:
     def load(self) -> None:
         """Read the file, cut a torn tail, and stay open. Raises Corrupt, Incompatible, OSError.
 
-        Of what it holds some may not outlive a power cut yet.
+        Of what it holds some may not outlive a power cut yet: `copied`.
         """
         remove_unfinished(self.storage)
         if not self.storage.exists(NAME):
@@ -346,7 +359,7 @@ class Ledger:
         """
         end = 0
         for row, name, entry_end in read_entries(data):
-            end = entry_end
+            at, end = end, entry_end
             kind = Kind(row["kind"])
             if kind is Kind.GROUP:
                 names.groups[row["group"]] = name
@@ -361,11 +374,27 @@ class Ledger:
             elif kind is Kind.EXPORTED:
                 self.exports.append(row["value"])
             elif kind in {Kind.CLOSED, Kind.SYNCED}:
-                self.copies_from = max(self.copies_from, row["offset"])
+                self._take_durable(kind, at, row)
             else:
                 key = (names.topics[row["topic"]], row["queue_id"])
-                self._apply(kind, names.groups[row["group"]], key, row)
+                group = names.groups[row["group"]]
+                self._note_copied(at, group, key, row)
+                self._apply(kind, group, key, row)
         return end
+
+    def _take_durable(self, kind: Kind, at: int, row: Mapping[str, int]) -> None:
+        """An entry at a byte says how much of the file was durable then."""
+        self.copies_from = max(self.copies_from, row["offset"])
+        durable = row["value"] if kind is Kind.SYNCED else at
+        self.copied = [one for one in self.copied if one.at >= durable]
+
+    def _note_copied(self, at: int, group: str, key: QueueKey, row: Mapping[str, int]) -> None:
+        sending = self.group(group).queue(key).sending if row["kind"] == Kind.DONE else {}
+        self.copied += [
+            Copied(at, group, key, offset, *sending[offset])
+            for offset in sending
+            if row["offset"] <= offset < row["value"]
+        ]
 
     def flush(self) -> bool:
         """Put all changes into the file; from then on they outlive this process. Raises OSError."""
@@ -494,6 +523,12 @@ class Ledger:
             self._successor = None
             remove_unfinished(self.storage)
             self._compacted_bytes = self._end
+
+    def cut(self, at: int) -> None:
+        """Leave out all from a byte on, before anything is changed; whoever wants it loads anew."""
+        assert self._file is not None, "load comes first"
+        self._file.truncate(at)
+        self.close()
 
     def close(self) -> None:
         """Give descriptors back; what was not flushed is lost. Safe to call twice."""
