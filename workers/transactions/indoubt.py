@@ -18,7 +18,7 @@ import numpy as np
 from gantrymq.shm import layout
 from gantrymq.shm.codes import Stop
 from gantrymq.shm.errors import Rejected
-from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.lognames import bases_of, positions_in, segment_name
 from gantrymq.shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.storage import map_file, map_still
@@ -103,7 +103,7 @@ class _Files(LogRecords):
 
     def __init__(self, storage: Storage, board: Board | None) -> None:
         self._storage, self._board = storage, board
-        self._bases = [int(name) for name in storage.list(DIRECTORY) if name.isdecimal()]
+        self._bases = bases_of(storage)
         self._views: dict[int, NDArray[np.uint8]] = {}
         self._show = map_still if board is None else map_file  # a broker writes on
 
@@ -126,7 +126,7 @@ class _Files(LogRecords):
         """Units of queue 0 of a topic from a queue offset on."""
         folder = queue_directory(self._storage, topic, 0)
         found = [np.zeros(0, PLACE)]
-        for name in self._storage.list(folder):
+        for name in positions_in(self._storage, folder):
             first = int(name) // UNIT.itemsize
             units = map_still(self._storage, f"{folder}/{name}").view(UNIT)
             units = units[max(0, start - first) :]
