@@ -1,10 +1,13 @@
 """Copies of failed messages of which log and ledger tell different things after a power cut.
 
-A power cut may take the end of the ledger, or of the log, or any part of either. A copy
-may be durable though the note that it was on its way is not. Its message would come again,
+A power cut may take the end of the ledger, or of the log, or any part of either.
+
+A copy may be durable though the note that it was on its way is not. Its message would come again,
 fail again, and be copied again: it would become two dead letters. The log tells: a copy names its
-message, group and attempt. And the note that a copy is in the log may be durable though the copy
-is not: then neither would come again.
+message, group and attempt.
+
+Or the note that a copy is in the log may be there though the copy is not. Then neither would come
+again: the ledger is cut where it says so, as if that had never been written.
 """
 
 from __future__ import annotations
