@@ -60,7 +60,8 @@ class SendingLane:
                     self._sleep(lane, layout.LANE_DOWN_TAIL, frames.DOWN_CURSOR)
         finally:
             self.client_gone = True
-            self.agent_bell.ring()  # what the supervisor does when a session's socket ends
+            # What the supervisor does when a session's socket ends.
+            self.agent_bell.ring_from_outside()
 
     def _send(self, lane: np.ndarray, out: np.ndarray, body: bytes) -> None:
         form = np.array([EntryFlag.RECEIPT, 0, 0, 0, 0, 0], np.int64)
@@ -191,7 +192,7 @@ class Messages:
             self._converse("client", End.CLIENT, self.client_bell, self.agent_bell)
         finally:
             self.client_gone = True
-            self.agent_bell.ring()
+            self.agent_bell.ring_from_outside()
 
     def agent(self) -> None:
         """Answer each request."""

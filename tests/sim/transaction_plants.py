@@ -31,6 +31,7 @@ def ended_before_stored() -> None:
         for session, serial, request in asked:
             if isinstance(request, wire.End):
                 endings._desk.tell(session, wire.Ended(serial, decision.outcome))
+        decision.own &= decision.asked is not asked  # nobody asks for it any more
         asked.clear()
 
     put_over(Endings, "_stage", hasty)

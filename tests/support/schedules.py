@@ -77,6 +77,10 @@ class ScheduledBell:
         self._schedule.step()
         self.rung = True
 
+    def ring_from_outside(self) -> None:
+        """What somebody else does at a thread's end, also at one that is killed."""
+        self.rung = True
+
     def clear(self) -> None:
         """Forget rings so far."""
         self.rung = False
