@@ -31,11 +31,10 @@ from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX, parse_delay_levels
 from gantrymq.shm.queuenames import has_members, is_folder_name, topic_table
 from gantrymq.shm.storage import Storage, is_disk_full, read_file, replace_file
+from gantrymq.shm.topicfiles import DELETED
 from gantrymq.shm.valueranges import is_small
 
 TOPICS_FILE: Final = "topics.json"
-#: Names whose records are still in the log, with their queues: they are dispatched, but hidden.
-DELETED_FILE: Final = "gantry/deleted_topics.json"
 
 
 @dataclass(slots=True)
@@ -110,7 +109,7 @@ class Metadata:
         self._counter = int((content.get("dataVersion") or {}).get("counter", 0))
         for name, entry in topic_table(content, f"config/{TOPICS_FILE}").items():
             self._put(TopicConfig.from_json(name, entry))
-        if self._storage.exists(DELETED_FILE):
+        if self._storage.exists(DELETED):
             deleted = self._read_deleted()
             # A crash may have come between the two files; `topics.json` has the say.
             self._deleted = {n: q for n, q in deleted.items() if n not in self._topics}
@@ -118,7 +117,7 @@ class Metadata:
     def _read_deleted(self) -> dict[str, int]:
         """Queues of deleted topics. Raises Corrupt."""
         try:
-            data = read_file(self._storage, DELETED_FILE)
+            data = read_file(self._storage, DELETED)
             found: dict[str, int] = without_sum(parse_object(data))
             if sum_holds(data) is False:
                 raise ValueError("its checksum is wrong")
@@ -126,10 +125,10 @@ class Metadata:
                 raise ValueError("a topic's queues are a whole number")
         except ValueError as error:
             raise Corrupt(
-                f"{DELETED_FILE} is damaged ({error}): put it back from a back-up, or delete it:"
+                f"{DELETED} is damaged ({error}): put it back from a back-up, or delete it:"
                 " topics that were deleted, and that the log still has records of, are there again"
                 " then",
-                path=DELETED_FILE,
+                path=DELETED,
             ) from None
         return found
 
@@ -361,7 +360,7 @@ class Metadata:
                 raise
 
     def _save_deleted(self) -> None:
-        replace_file(self._storage, DELETED_FILE, with_sum(json.dumps(self._deleted)).encode())
+        replace_file(self._storage, DELETED, with_sum(json.dumps(self._deleted)).encode())
 
     def plan_create(self, name: str, queues: int, level: str) -> Callable[[], TopicSlot]:
         """Make a topic; the same again is fine. Raises Rejected and its kinds.

@@ -26,7 +26,6 @@ PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 AUTO_CREATED_QUEUES_MAX: Final = 4  # the default of RocketMQ's clients, CQ-105
 LEVEL_ATTRIBUTE: Final = "gantry.durability"
-BEGINS_ATTRIBUTE: Final = topicfiles.BEGINS_ATTRIBUTE
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 _NO_SENDS: Final = frozenset(
@@ -71,7 +70,7 @@ class TopicConfig:
 
     def begin_at(self, begins: Sequence[int]) -> None:
         """Let each queue begin there, from the next write of the file on."""
-        self.attributes[BEGINS_ATTRIBUTE] = ",".join(map(str, begins))
+        self.attributes[topicfiles.BEGINS_ATTRIBUTE] = ",".join(map(str, begins))
 
     def to_json(self) -> dict[str, Any]:
         """The entry of `topicConfigTable`."""

@@ -15,6 +15,7 @@ from gantrymq.shm.jsonsum import sum_holds, without_sum
 from gantrymq.shm.jsontext import parse_object
 
 TOPICS: Final = "config/topics.json"
+#: Names whose records are still in the log, with their queues: they are dispatched, but hidden.
 DELETED: Final = "gantry/deleted_topics.json"
 #: Of a topic that was deleted and created again: the first queue offset of each queue, by commas.
 BEGINS_ATTRIBUTE: Final = "gantry.begins"

@@ -9,8 +9,7 @@ from gantrymq.shm import sidecar
 from gantrymq.shm.configfile import parse_config, read_config
 from gantrymq.shm.errors import Corrupt, TopicNotFound
 from gantrymq.shm.storage import PosixStorage, read_file
-
-_DELETED = "gantry/deleted_topics.json"
+from gantrymq.shm.topicfiles import DELETED
 
 
 def require_topics(options: ReadOptions) -> None:
@@ -41,7 +40,7 @@ def _configured(storage: PosixStorage) -> set[str]:
     try:
         content = read_config(storage, "topics.json")
         found |= set(content["topicConfigTable"])
-        found |= set(parse_config(read_file(storage, _DELETED).decode()))
+        found |= set(parse_config(read_file(storage, DELETED).decode()))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass  # damage there ends no read of the log
     return found

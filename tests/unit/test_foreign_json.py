@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gantrymq.brokerd import config
 from gantrymq.brokerd.epoch import _stored
-from gantrymq.brokerd.metadata import DELETED_FILE, Metadata
+from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.verify.scope import _synced_units
 from gantrymq.clients.home import board_file, read_board_file
 from gantrymq.clients.spark.options import ReadOptions
@@ -30,6 +30,7 @@ from gantrymq.shm.lineage import FILE as STORE_FILE
 from gantrymq.shm.lineage import lineage_of
 from gantrymq.shm.notefile import read_content
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.topicfiles import DELETED
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, read_table
 from gantrymq.workers.transactions.records import read_record, settlement_of
 from tests.support.trials import mends
@@ -72,7 +73,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "progress": (PROGRESS_FILE, _of_store(lambda one: read_table(one, PROGRESS_FILE, "position"))),
     "synced": (PROGRESS_FILE, _of_store(_synced_units)),
     "config": ("config/a.json", _of_store(lambda storage: read_config(storage, "a.json"))),
-    "deleted": (DELETED_FILE, _of_store(_load_metadata)),
+    "deleted": (DELETED, _of_store(_load_metadata)),
     "board": (str(board_file(Path())), read_board_file),
     "checkpoint": ("metadata", lambda root: WriteOptions(checkpoint=str(root)).stream_folder()),
     "sink": (SINK_LEDGER, lambda root: StagingFolder(str(root)).load()),
