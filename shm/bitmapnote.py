@@ -76,13 +76,20 @@ def forget_covered(storage: Storage) -> None:
 
 
 def extension_files(storage: Storage) -> list[str]:
-    """All files of extensions."""
+    """All files of extensions, and those that stand where their folders should."""
     return [
-        f"{DIRECTORY}/{topic}/{queue}/{name}"
+        path
         for topic in storage.list(DIRECTORY)
-        for queue in storage.list(f"{DIRECTORY}/{topic}")
-        for name in storage.list(f"{DIRECTORY}/{topic}/{queue}")
+        for queue in _in(storage, f"{DIRECTORY}/{topic}")
+        for path in _in(storage, queue)
     ]
+
+
+def _in(storage: Storage, path: str) -> list[str]:
+    """What is in a folder; a file by itself."""
+    if not storage.is_directory(path):
+        return [path]
+    return [f"{path}/{name}" for name in storage.list(path)]
 
 
 def _covered(item: Mapping[str, Any]) -> Covered:

@@ -241,6 +241,11 @@ def entry_of(copy: Copy, seq: int) -> bytes:
     return b"".join((head, form, body, properties, padding))
 
 
+def topic_slot_of(entry: bytes) -> int:
+    """The board's slot of the topic that an entry of `entry_of` is for."""
+    return int(layout.ENTRY.unpack(entry)["route"])
+
+
 def is_storable(copy: Copy, topic: str, segment_bytes: int) -> bool:
     """Whether the writer stores a copy under a topic of that name (SF-18, SF-20).
 

@@ -74,6 +74,7 @@ class ExtensionCheck:
                 continue  # it has expired since it was listed
             if not is_position(name) or (size and int(name) % size):
                 self._report.add(path, None, "stray file", f"multiples of {size} as names")
+                continue
             lengths.setdefault(size, path)
         for path in list(lengths.values())[1:]:
             self._report.add(path, None, "wrong length", "that of the others")

@@ -108,6 +108,7 @@ CHANGES_OF_QUEUES: list[Callable[[Play, str, QueueKey, int], object]] = [
     lambda play, *at: play.ledger.fail(*at, play.dice.randrange(4)),
     lambda play, *at: play.ledger.reset(*at, play.dice.choice([0, 77])),
     lambda play, _group, _key, n: play.ledger.exported(n),
+    lambda play, _group, _key, _n: play.ledger.limit_positions(play.dice.randrange(90)),
     Play.clamp, Play.finish, Play.send, Play.drop,
 ]  # fmt: skip
 

@@ -55,6 +55,23 @@ def test_a_full_disk_refuses_commits_until_there_is_room(moment: Moment) -> None
     assert hand.commit(q0=6).lost == {}
 
 
+@mends("S231")
+def test_nobody_spins_while_the_ledger_waits_for_copies_to_be_durable() -> None:
+    """A filter that waits to be written waits as well."""
+    rig = Rig(orders=1)
+    hand = rig.attach()
+    rig.agent.ledger.may_sync = lambda: False
+    assert not hand.join(filters=[(0, "SQL92", "a > 1")])
+    assert rig.agent.ledger.must_sync
+    rig.clock.advance(EXPORT_NS)
+    rig.settle()
+    assert rig.agent.arm(rig.clock.monotonic_ns()) >= 1_000_000
+    rig.agent.disarm()
+    rig.agent.ledger.may_sync = lambda: True
+    rig.settle()
+    only(hand.listen(), groupwire.Joined)
+
+
 ASKED = [groupwire.Reset(7, "g", {0: 4}, patience_ms=100), groupwire.DeleteGroup(7, "idle")]
 
 

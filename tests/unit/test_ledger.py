@@ -208,6 +208,33 @@ def test_copies_that_a_ledger_had_nothing_to_say_of_are_not_looked_at_again() ->
     assert open_ledger(storage, 1).copies_from == 6000
 
 
+@mends("S229")
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_no_place_lies_behind_the_end_that_a_power_cut_has_left(*, is_compacted: bool) -> None:
+    """Copies that come there next are none of those that were known, or consumed, before."""
+    storage = SimStorage(Disk())
+    ledger = filled(storage)
+    key = ("events", 1)
+    ledger.reset("h", key, 2, 4711)
+    ledger.start("h", key, 9, 8)
+    ledger.sending_all("h", key, {2: 1, 3: 2, 4: 1}, 5000)
+    ledger.sending("h", key, 5, 1, 300)
+    ledger.sync(6000)
+    ledger.commit("g", ("orders", 0), 4)
+    ledger.flush()
+    again = open_ledger(storage, 1)
+    assert (again.copies_from, again.group("h").queue(key).copies_from) == (6000, 4711)
+    again.limit_positions(400)
+    again.commit("g", ("orders", 0), 5)
+    again.flush()
+    if is_compacted:
+        compact(again)
+    for known in (again, open_ledger(storage, 1)):
+        queue = known.group("h").queue(key)
+        assert (known.copies_from, queue.copies_from) == (400, 400)
+        assert queue.sending == {2: (1, 400), 3: (2, 400), 4: (1, 400), 5: (1, 300)}
+
+
 def test_compacting_never_gives_a_lease_number_twice() -> None:
     storage = SimStorage(Disk())
     ledger = filled(storage)

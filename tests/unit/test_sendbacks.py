@@ -429,6 +429,34 @@ def test_a_full_disk_holds_failures_up_and_loses_none(what: str) -> None:
     assert len(rig.copies()) == len(FAILED)
 
 
+@mends("S230")
+@pytest.mark.parametrize("name", ["%DLQ%g", "another"])
+def test_a_dead_letter_that_waits_for_room_goes_to_no_other_topic(name: str) -> None:
+    """Its own was deleted meanwhile, or another was made in its place."""
+    rig = filled()
+    hand = member(rig)
+    rig.board.set_half(layout.BOARD_DISK_FULL, 1)
+    assert not hand.say(SendBack(9, 0, hand.leases[0], 17, [0], [DEAD_LETTER], ["no"]))
+    at = rig.board.topic_at(next(t.slot for t in rig.board.topics() if t.name == "%DLQ%g"))
+    before = bytes(rig.board.memory[at : at + layout.TOPIC_BYTES])
+    words = layout.TOPIC.unpack(before) | {"name": name.encode(), "name_bytes": len(name)}
+    words["system"] = layout.DELETED if name == "%DLQ%g" else 0
+    rig.board.memory[at : at + layout.TOPIC_BYTES] = layout.TOPIC.pack(**words)
+    rig.board.count_change(layout.BOARD_TOPIC_CHANGES)
+    rig.board.set_half(layout.BOARD_DISK_FULL, 0)
+    rig.clock.advance(AGAIN_NS)
+    rig.settle()
+    refused = only(hand.listen(), groupwire.Refused)
+    assert (refused.error, refused.offsets) == ("MessageIllegal", [0])
+    wanted = [note["topic"] for _, event, note in rig.sessions.notes if event == GROUP_TOPIC_WANTED]
+    assert wanted == ["%DLQ%g"]
+    rig.board.memory[at : at + layout.TOPIC_BYTES] = before
+    rig.board.count_change(layout.BOARD_TOPIC_CHANGES)
+    again = SendBack(10, 0, hand.leases[0], 17, [0], [DEAD_LETTER], ["no"])
+    assert only(hand.say(again), SentBack).dead == [True]
+    assert [record.topic for record in rig.log()] == ["orders", "%DLQ%g"]
+
+
 def test_a_lease_that_is_over_gives_no_right_to_send_back() -> None:
     rig = filled()
     hand = member(rig)

@@ -320,6 +320,7 @@ def test_a_missing_sidecar_is_named(store: Path) -> None:
     assert (found.path, found.what) == (SIDECAR, "missing file")
 
 
+@mends("S232")
 @pytest.mark.parametrize(
     "name",
     [
@@ -331,10 +332,14 @@ def test_a_missing_sidecar_is_named(store: Path) -> None:
         "gantry/spare",
         f"gantry/segments/{SEGMENT_BYTES * 1000:020d}",
         "README",
+        "consumequeue_ext/notes",
+        "consumequeue_ext/orders/notes",
+        "consumequeue_ext/orders/0/notes",
     ],
 )
 def test_a_stray_file(store: Path, name: str) -> None:
     """SF-11: RocketMQ refuses to start over one in its folders."""
+    (store / name).parent.mkdir(parents=True, exist_ok=True)
     (store / name).write_bytes(b"stray")
     report = verify(store)
     assert only(report.findings, name).what == "stray file"

@@ -575,7 +575,8 @@ class Groups:
         if self._exports.under_way:
             idle_ns = min(idle_ns, LOOK_NS)
         waits_ns = self._filters.waits_ns(now_ns)
-        idle_ns = idle_ns if waits_ns is None else min(idle_ns, waits_ns)
+        if waits_ns is not None:  # nothing is written while the ledger waits for copies
+            idle_ns = min(idle_ns, max(LOOK_NS, waits_ns))
         sync_ns = max(self._synced_ns + SYNC_NS, now_ns + LOOK_NS)  # it may wait for copies
         for deadline_ns in (self.resets.deadline_ns(), sync_ns if self.ledger.wants_sync else None):
             if deadline_ns is not None:

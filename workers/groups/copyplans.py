@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -14,9 +14,9 @@ from gantrymq.shm.properties import DLQ_PREFIX
 from gantrymq.shm.soundrecord import Sound
 from gantrymq.workers.groups.pending import Asked, InFlight, Name, Pending
 from gantrymq.workers.groups.progress import Progress, QueueKey
-from gantrymq.workers.groups.retrycopy import CopyMaker, Failure, TooLong, TopicMissing
+from gantrymq.workers.groups.retrycopy import CopyMaker, Failure, TooLong, TopicMissing, missing
 from gantrymq.workers.groups.usualcopies import UsualCopies
-from gantrymq.workers.outlet import entry_of
+from gantrymq.workers.outlet import entry_of, topic_slot_of
 
 if TYPE_CHECKING:
     from gantrymq.shm.record import Record
@@ -80,6 +80,21 @@ class CopyPlans:
         asked.taken += taken
         self._unstorable.ask_for_topics()
         return launched
+
+    def gone(self, planned: Iterable[Pending]) -> list[tuple[Pending, TopicMissing]]:
+        """Dead letters that were planned for a topic that was deleted since, and why not put.
+
+        Another topic may have its slot. Those of retries are parked in topics that stay.
+        """
+        self._topics.refresh()
+        found: list[tuple[Pending, TopicMissing]] = []
+        for pending in planned:
+            topic = f"{DLQ_PREFIX}{pending.where[0]}"
+            if pending.dead and topic_slot_of(pending.entry) != self._topics.slot_of(topic):
+                self._unstorable.want(topic)
+                found.append((pending, missing(topic)))
+        self._unstorable.ask_for_topics()
+        return found
 
     def found(self, name: Name, copy: Record) -> Pending:
         """A copy that lies in the log, as if it had just been put."""

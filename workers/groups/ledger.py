@@ -213,12 +213,9 @@ class Ledger:
         self._append(Kind.EXPORTED, value=checksum)
 
     def limit_positions(self, end: int) -> None:
-        """The log ends at `end`: copies that were to be put behind it are looked for from there."""
-        for group, progress in self.groups.items():
-            for key, queue in progress.queues.items():
-                for offset, (attempt, position) in list(queue.sending.items()):
-                    if position > end:
-                        self.sending(group, key, offset, attempt, end)
+        """The log ends at `end`: what comes behind it is none of what was there before."""
+        if self._shorten(end):
+            self._append(Kind.SHORTENED, value=end)
 
     def begin_epoch(self, epoch: int) -> None:
         """Note a life of the broker. In a new one no session of the last is alive."""
@@ -309,6 +306,14 @@ class Ledger:
         if not held:
             del self._held[queue.lease.session]
 
+    def _shorten(self, end: int) -> bool:
+        """Whether a place in the log lay behind its end."""
+        known = [queue for group in self.groups.values() for queue in group.queues.values()]
+        shortened = [queue.shorten(end) for queue in known]
+        was_behind = self.copies_from > end
+        self.copies_from = min(self.copies_from, end)
+        return was_behind or any(shortened)
+
     def _apply_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             for held in self._held.values():
@@ -373,6 +378,8 @@ class Ledger:
                 self.last_lease = max(self.last_lease, row["offset"])
             elif kind is Kind.EXPORTED:
                 self.exports.append(row["value"])
+            elif kind is Kind.SHORTENED:
+                self._shorten(row["value"])
             elif kind in {Kind.CLOSED, Kind.SYNCED}:
                 self._take_durable(kind, at, row)
             else:

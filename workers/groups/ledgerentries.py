@@ -43,6 +43,7 @@ class Kind(IntEnum):
     SYNCED = 17
     FORGOTTEN = 18  # topic: it was deleted, and nothing is known of it any more in this group
     DELETED = 19  # group: nothing is known of it any more
+    SHORTENED = 20  # value: where the log ends at the start of a life: no place lies behind it
 
 
 _KINDS: Final = frozenset(Kind)

@@ -187,11 +187,11 @@ class CopyMaker:
         What lies in a deleted topic nobody would ever see.
         """
         if not parking.retry_queues and not failure.is_dead:
-            raise _missing(parking.retry_topic.decode())
+            raise missing(parking.retry_topic.decode())
         topic, queue_id, properties = copy_of(record, failure, parking)
         slot = self._topics.slot_of(topic)
         if slot < 0:
-            raise _missing(topic)
+            raise missing(topic)
         return Copy(
             slot, queue_id, record.body, properties, record.physical_offset, record.flag,
             record.sys_flag, record.born_timestamp, record.born_host, record.store_host,
@@ -204,5 +204,6 @@ class CopyMaker:
         return slot is not None and slot.level == Level.DURABLE
 
 
-def _missing(topic: str) -> TopicMissing:
+def missing(topic: str) -> TopicMissing:
+    """What is raised where a copy has no topic to go into."""
     return TopicMissing(f"the broker has no topic {topic}", topic=topic)

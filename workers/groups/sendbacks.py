@@ -216,7 +216,10 @@ class SendBacks:
             self.lacks_room = True
             self._waiting.append(pending)
             return
-        text = f"the writer refused the copy: {Status(status).name}"
+        self._give_up(pending, f"the writer refused the copy: {Status(status).name}")
+
+    def _give_up(self, pending: Pending, text: str) -> None:
+        """No copy can be stored for now, and its message is its consumer's again."""
         self._unstorable.refused(pending.name, text)
         self._flight.drop(pending.where, [pending])
         self._unsend(pending.name)
@@ -297,6 +300,9 @@ class SendBacks:
         for pending in [it for it in self._waiting if not self.outlet.takes(it.entry)]:
             self._waiting.remove(pending)
             self._not_stored(pending, Status.ILLEGAL_SIZE, now_ns)
+        for pending, error in self._plans.gone(self._waiting):
+            self._waiting.remove(pending)
+            self._give_up(pending, str(error))
         entries = [pending.entry for pending in self._waiting]
         count = self.outlet.put_entries(entries, self._waiting)
         del self._waiting[:count]
