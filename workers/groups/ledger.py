@@ -373,21 +373,26 @@ class Ledger:
                 self.groups.pop(names.groups[row["group"]], None)
             elif kind is Kind.TOPIC:
                 names.topics[row["topic"]] = name
-            elif kind is Kind.EPOCH:
-                self._apply_epoch(row["value"])
-                self.last_lease = max(self.last_lease, row["offset"])
-            elif kind is Kind.EXPORTED:
-                self.exports.append(row["value"])
-            elif kind is Kind.SHORTENED:
-                self._shorten(row["value"])
-            elif kind in {Kind.CLOSED, Kind.SYNCED}:
-                self._take_durable(kind, at, row)
+            elif kind in _OF_NO_GROUP:
+                self._apply_to_all(kind, at, row)
             else:
                 key = (names.topics[row["topic"]], row["queue_id"])
                 group = names.groups[row["group"]]
                 self._note_copied(at, group, key, row)
                 self._apply(kind, group, key, row)
         return end
+
+    def _apply_to_all(self, kind: Kind, at: int, row: Mapping[str, int]) -> None:
+        """An entry at a byte that is of no group."""
+        if kind is Kind.EPOCH:
+            self._apply_epoch(row["value"])
+            self.last_lease = max(self.last_lease, row["offset"])
+        elif kind is Kind.EXPORTED:
+            self.exports.append(row["value"])
+        elif kind is Kind.SHORTENED:
+            self._shorten(row["value"])
+        else:
+            self._take_durable(kind, at, row)
 
     def _take_durable(self, kind: Kind, at: int, row: Mapping[str, int]) -> None:
         """An entry at a byte says how much of the file was durable then."""
@@ -564,6 +569,10 @@ _MEANING: Final[dict[Kind, Callable[[Progress, dict[str, Any]], object]]] = {
 }
 
 
+#: Entries that name neither a group nor a topic.
+_OF_NO_GROUP: Final = frozenset(
+    {Kind.EPOCH, Kind.EXPORTED, Kind.SHORTENED, Kind.CLOSED, Kind.SYNCED}
+)
 #: What only a member that consumes brings about, or an operator's hand.
 _CONSUMING: Final = frozenset({Kind.START, Kind.DONE, Kind.FAILED, Kind.SENDING, Kind.RESET})
 
