@@ -8,11 +8,14 @@ from collections.abc import Iterator
 
 from gantrymq.brokerd.children import AGENT_UP
 from gantrymq.brokerd.log import LEVELS
-from gantrymq.shm.wire import GROUP_JOINED, GROUP_LEFT, SESSIONS_SETTLED
+from gantrymq.shm import wire
 from tests.support.tree import ROOT, nodes, parsed, python_files
 
 #: Notes between processes that are no lines of the log.
-_SILENT = {AGENT_UP, GROUP_JOINED, GROUP_LEFT, SESSIONS_SETTLED}
+_SILENT = {
+    AGENT_UP, wire.GROUP_JOINED, wire.GROUP_LEFT, wire.GROUP_TOPIC_WANTED, wire.PASSED,
+    wire.QUEUES_BEGIN, wire.SESSIONS_SETTLED,
+}  # fmt: skip
 _CALL = re.compile(r"(^|\.)_?log$")
 
 
@@ -26,11 +29,20 @@ def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.Attribute]]:
             yield node, function
 
 
+def text_of(argument: ast.expr) -> str | None:
+    """A text that stands there, or that has a name in `shm.wire`."""
+    found: object = None
+    if isinstance(argument, ast.Constant):
+        found = argument.value
+    elif isinstance(argument, ast.Attribute) and ast.unparse(argument.value) == "wire":
+        found = getattr(wire, argument.attr, None)
+    return found if isinstance(found, str) else None
+
+
 def events(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Level and event of each line that a module writes, by itself or by a note."""
     for node, function in calls(tree):
-        names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
-        texts = [name for name in names if isinstance(name, str)]
+        texts = [text for arg in node.args if (text := text_of(arg)) is not None]
         owner = ast.unparse(function.value)
         if function.attr in LEVELS and _CALL.search(owner) and texts:
             yield function.attr, texts[0]
@@ -70,4 +82,6 @@ def test_every_call_names_its_event_in_the_open() -> None:
 
 def test_an_event_would_be_found() -> None:
     program = "self._log.warning('a_b', x=1)\nt.note('error', 'c', y=2)\nmath.log.x('no')\n"
-    assert set(events(ast.parse(program))) == {("warning", "a_b"), ("error", "c")}
+    program += "t.note('debug', wire.PASSED, number=3)\n"
+    found = {("warning", "a_b"), ("error", "c"), ("debug", wire.PASSED)}
+    assert set(events(ast.parse(program))) == found
