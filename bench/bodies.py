@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import random
 import struct
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from bench.sizes import BODIES, BODY_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy import integer
     from numpy.typing import NDArray
 
@@ -24,8 +27,14 @@ _FILLER: Final = bytes(BODY_BYTES - _DUE.size)
 
 def make_bodies(size: int = BODY_BYTES) -> list[bytes]:
     """Return the bodies that one cycle sends; always the same ones."""
+    return list(islice(unlike_bodies(size), BODIES))
+
+
+def unlike_bodies(size: int) -> Iterator[bytes]:
+    """Yield bodies of which none is like another, for tables that say a repeated one in a byte."""
     source = random.Random(_SEED)
-    return [source.randbytes(size) for _ in range(BODIES)]
+    while True:
+        yield source.randbytes(size)
 
 
 def checksum_of(count: int) -> int:

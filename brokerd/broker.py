@@ -150,7 +150,7 @@ def make_directories(home: Path) -> None:
     """
     ownfiles.make_home(home)
     if (given := home / FILE_NAME).exists():
-        ownfiles.require_own(given, or_root=True)
+        ownfiles.require_settings(given)
     ownfiles.make_store(store_of(home))
     ownfiles.make_private(run_of(home))
 

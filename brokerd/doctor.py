@@ -392,7 +392,7 @@ def _check_broker(home: Path) -> Iterator[Finding]:
         yield Finding("broker", "wrong", f"processes of it are stopped: {who}", mend)
     elif state == BrokerState.FAILED:
         number = board.half(layout.BOARD_FAILED_ERRNO)
-        mend = "docs/operate.md, `A failed store`: mend the disk, then start it again"
+        mend = "docs/operate.md, `Failed store`: mend the disk, then start it again"
         yield Finding("broker", "wrong", f"the store failed: {why_failed(number)}", mend)
     elif state == BrokerState.READY and (why := _why_mute(home)):
         mend = "look at its log; if it says nothing and answers nobody, restart it"

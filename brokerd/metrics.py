@@ -39,7 +39,7 @@ _AGENT_COUNTERS: Final = {
     "work": ("work", "Units of work done: records, syncs, requests."),
     "refused": ("refused", "Entries or requests refused."),
     "bytes": ("handled_bytes", "Bytes of records handled."),
-    "faults": ("cut_off_sessions", "Sessions cut off because they broke a ring's rules."),
+    "faults": ("cut_off_sessions", "Sessions cut off: they broke a rule, or consume_timeout was over."),
     "restarts": ("restarts", "Times that it was replaced since the broker started."),
 }
 
@@ -188,6 +188,7 @@ class BoardCollector(Collector):
             started.add_metric([agent], slot["started_ms"] / 1000)
         yield up
         yield started
+        slots.pop("supervisor", None)  # it has no duty cycle that would be counted
         for field, (name, text) in _AGENT_COUNTERS.items():
             counter = CounterMetricFamily(f"gantrymq_agent_{name}", text, labels=["agent"])
             for agent, slot in slots.items():

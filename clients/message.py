@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict
 
 import msgspec
 
@@ -38,6 +38,28 @@ SMALL_BODY_BYTES: Final = 65_536
 #: What a message survives once its send has returned: `written` all processes, `durable` power.
 Durability = Literal["written", "durable"]
 LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}
+
+
+class Texts(Protocol):
+    """A list, tuple or other sequence of texts; no `str`, which is a sequence of texts as well.
+
+    A type checker tells them apart by `in`, which a `str` takes texts for only.
+    """
+
+    def __contains__(self, value: object, /) -> bool:
+        """Whether it has such a text."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Its texts in order."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __getitem__(self, number: int, /) -> str:
+        """The text of a number."""
+
+    def count(self, value: Any, /) -> int:  # noqa: ANN401 - as `Sequence` has it; no mapping does
+        """How often it has such a text."""
 
 
 class _NoProperties(Mapping[str, str]):
@@ -104,7 +126,7 @@ class Message(_Content, frozen=True, kw_only=True, gc=False):
     """
 
     tag: str | None = None
-    keys: Sequence[str] = ()
+    keys: Texts = ()
     properties: Mapping[str, str] = NO_PROPERTIES
     queue_id: int | None = None
     message_group: str | None = None
@@ -264,7 +286,7 @@ class MessageParts(TypedDict, total=False):
     """What `send` takes besides a topic and a body: see `Message`."""
 
     tag: str | None
-    keys: Sequence[str]
+    keys: Texts
     properties: Mapping[str, str]
     queue_id: int | None
     message_group: str | None
@@ -277,7 +299,7 @@ class BatchParts(TypedDict, total=False):
     """What `send_batch` takes besides a topic and bodies, for all of these: see `Message`."""
 
     tag: str | None
-    keys: Sequence[str]
+    keys: Texts
     properties: Mapping[str, str]
     queue_id: int | None
     message_group: str | None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
 
-from gantrymq.clients.message import check_topic, is_name, plain
+from gantrymq.clients.message import Texts, check_topic, is_name, plain
 from gantrymq.shm import limits
 from gantrymq.shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal, shown
 from gantrymq.shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
@@ -94,7 +94,7 @@ def dialect_of(name: str) -> Dialect:
 
 
 #: Topics, or what of each: tags (None: all), or an expression.
-Subscription = Iterable[str] | Mapping[str, str | FilterExpression | None]
+Subscription = Mapping[str, str | FilterExpression | None] | Set[str] | Texts
 
 
 def check_group(group: object, what: str = "group") -> None:

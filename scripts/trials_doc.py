@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.trials import EXCUSED, LISTS, ROWS, Shown, shown
@@ -26,8 +27,8 @@ def commit_of(mark: Shown) -> str:
     return "" if not found.strip("0") else found
 
 
-def page() -> str:
-    """Return the whole page; a row without a test says so."""
+def page(commit_of: Callable[[Shown], str] = commit_of) -> str:
+    """Return the whole page; a row without a test says why."""
     by_row: dict[str, list[Shown]] = {row: [] for row in ROWS}
     for mark in shown():
         for row in mark.rows:
@@ -39,14 +40,15 @@ def page() -> str:
             "| row | what broke | shown mended by | commit |",
             "|---|---|---|---|",
         ]
-        parts += [_line(row, by_row[row]) for row in ROWS if row[0] == letter]
+        for row in (row for row in ROWS if row[0] == letter):
+            commits = dict.fromkeys(filter(None, map(commit_of, by_row[row])))
+            parts.append(_line(row, by_row[row], ", ".join(commits)))
     return "\n".join(parts) + "\n"
 
 
-def _line(row: str, marks: list[Shown]) -> str:
+def _line(row: str, marks: list[Shown], commits: str) -> str:
     tests = ", ".join(f"`{mark.test}`" for mark in marks)
-    commits = ", ".join(dict.fromkeys(filter(None, map(commit_of, marks))))
-    return f"| {row} | {ROWS[row]} | {tests or EXCUSED.get(row, 'open')} | {commits} |"
+    return f"| {row} | {ROWS[row]} | {tests or EXCUSED[row]} | {commits} |"
 
 
 if __name__ == "__main__":

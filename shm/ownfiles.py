@@ -22,6 +22,7 @@ from gantrymq.shm.held import Descriptor
 
 _ROOT: Final = 0
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_ENTER: Final = stat.S_IXGRP | stat.S_IXOTH
 _PRIVATE: Final = 0o700
 #: Mode of a store that is being made private: the next start goes on if this one is killed.
 _NOT_YET_PRIVATE: Final = 0o1700
@@ -222,9 +223,23 @@ def is_private(folder: Path) -> bool:
     return stat.S_IMODE(folder.stat().st_mode) == _PRIVATE
 
 
-def require_own(path: Path, *, or_root: bool = False) -> None:
+def require_own(path: Path) -> None:
     """Raise NotPermitted if a file or folder is another user's."""
-    _require_owner(path, path.stat(), or_root=or_root)
+    _require_owner(path, path.stat())
+
+
+def require_settings(path: Path) -> None:
+    """Raise NotPermitted for settings of another user but root, or that others can write.
+
+    Who may not enter the folder cannot: an editor often leaves what the owner's group may write.
+    """
+    status = path.stat()
+    _require_owner(path, status, or_root=True)
+    if status.st_mode & _OTHERS_WRITE and path.parent.stat().st_mode & _OTHERS_ENTER:
+        raise NotPermitted(
+            f"others may write {path}: look at what is in it, then `chmod go-w {path}`",
+            path=str(path),
+        )
 
 
 def may_be_believed(uid: int, owner: int = -1) -> bool:

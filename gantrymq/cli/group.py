@@ -105,7 +105,8 @@ def reset_offset(
 \b
 Its members have to be ended before. Its retry topic is deleted with it; messages that wait in it,
 or for it, are delivered to nobody, or to a group made anew under this name. Its dead-letter topic
-is deleted if it is empty: else `gantrymq dlq` shows what it holds, `gantrymq topic delete` ends it.
+is deleted if no letter was ever in it: else `gantrymq dlq` shows what it holds, and
+`gantrymq topic delete` ends it.
 A group that is made anew under the name begins where its first member says.
 
 \b

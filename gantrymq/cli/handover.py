@@ -31,9 +31,9 @@ ADOPT_HELP = """Take over the store of a RocketMQ that was stopped or killed.
 
 Everything that waits is counted from the log: delay levels, timers, retries. What GantryMQ does not
 carry is refused by name and count, before anything is changed: messages that POP consumers hold,
-open transactions, timers in RocksDB. STORE is the RocketMQ's storePathRootDir; to
-start GantryMQ on it, it must be called `store` in the broker's home. What the RocketMQ was set to
-otherwise than by default, as message_delay_level, is said by --set.
+transactions and timers in RocksDB, delays of levels that it does not know. STORE is the RocketMQ's
+storePathRootDir; to start GantryMQ on it, it must be called `store` in the broker's home. What the
+RocketMQ was set to otherwise than by default, as message_delay_level, is said by --set.
 
 \b
 Example: gantrymq adopt ./mq/store --dry-run

@@ -27,7 +27,7 @@ from tests.support.stores import Stored, require_sound, require_whole
 from tests.support.watchdog import PATIENCE_S, poll_until
 
 RECOVERY_MARKS = sorted(name for name in MARKS if name.startswith("recovery."))
-#: In the suite; `make soak` has a thousand.
+#: In the suite; a round of `make soak` has a hundred.
 KILLS = int(os.environ.get("GANTRYMQ_TEST_KILLS", "30"))
 #: Share of the kills that take the whole broker.
 WHOLE = 0.3

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 import gantrymq
+from gantrymq.clients.message import Texts
 
 #: Packages whose classes are ours.
 _OWN = "gantrymq"
@@ -81,6 +82,8 @@ def conforms(value: Any, hint: Any) -> bool:  # noqa: ANN401
         return is_buffer(value) or _is_another(value, arguments)
     if origin in (typing.Union, types.UnionType):
         return any(conforms(value, argument) for argument in arguments)
+    if hint is Texts:
+        return _conforms_in_parts(value, Iterable, (str,))
     if origin is not None:
         return _conforms_in_parts(value, origin, arguments)
     return _is_plain(value, hint)

@@ -446,7 +446,7 @@ def test_what_cannot_be_is_refused(broker: Broker, topic: str) -> None:
     with pytest.raises(GroupIllegal):
         PullConsumer("a b", [topic], home=broker.home)
     with pytest.raises(GroupIllegal):
-        PullConsumer("g", topic, home=broker.home)
+        PullConsumer("g", topic, home=broker.home)  # type: ignore[arg-type]
     with pytest.raises(FilterSyntaxError):
         PullConsumer("g", {topic: "||"}, home=broker.home)
     consumer = PullConsumer("g-" + topic, [topic], home=broker.home)

@@ -100,6 +100,22 @@ def test_settings_of_another_user_are_refused(tmp_path: Path, given_away: GivenA
         make_directories(home)
 
 
+@mends("S233")
+@pytest.mark.parametrize("mode", [0o664, 0o606])
+def test_settings_that_others_can_write_are_refused(tmp_path: Path, mode: int) -> None:
+    home = tmp_path / "home"
+    make_directories(home)
+    given = home / "gantrymq.toml"
+    given.write_text("")
+    given.chmod(mode)
+    make_directories(home)
+    home.chmod(0o755)
+    with pytest.raises(NotPermitted, match=f"`chmod go-w {given}`"):
+        make_directories(home)
+    given.chmod(0o644)
+    make_directories(home)
+
+
 @mends("R6.3")
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
 def test_a_home_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
