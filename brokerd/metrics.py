@@ -39,7 +39,10 @@ _AGENT_COUNTERS: Final = {
     "work": ("work", "Units of work done: records, syncs, requests."),
     "refused": ("refused", "Entries or requests refused."),
     "bytes": ("handled_bytes", "Bytes of records handled."),
-    "faults": ("cut_off_sessions", "Sessions cut off: they broke a rule, or consume_timeout was over."),
+    "faults": (
+        "cut_off_sessions",
+        "Sessions cut off for a broken rule or an end of consume_timeout.",
+    ),
     "restarts": ("restarts", "Times that it was replaced since the broker started."),
 }
 
