@@ -162,8 +162,9 @@ def bit_behind_the_records(planter: Planter) -> Fault:
     if has_filler and planter.random.random() < 0.5:
         place = end + planter.random.randrange(layout.FILLER.size)
     planter.flip(name, place)
-    in_filler = has_filler and place < end + layout.FILLER.size
-    return at(name, "bit behind the records", end if in_filler else place)
+    # Behind the last record of an unfinished segment its first four bytes would be a record's size.
+    begins = end + (layout.FILLER.size if has_filler else 4)
+    return at(name, "bit behind the records", end if place < begins else place)
 
 
 # ------------------------------------------------------------------------------------------ queues
