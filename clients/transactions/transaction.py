@@ -296,6 +296,8 @@ class Transaction(OfOneProcess):
         (otherwise, before: `outcome`), TransactionInDoubt (call it again, or leave it to checks),
         Timeout (another thread was in a call on it all the time).
         """
+        if timeout is not None:
+            (timeout,) = judged("Transaction.commit", timeout)
         self._end(True, timeout)
 
     def commit_async(self) -> Pending[None]:
@@ -321,6 +323,8 @@ class Transaction(OfOneProcess):
         Raises TransactionDecided, TransactionInDoubt (call it again, or leave it to checks),
         Timeout (another thread was in a call on it all the time).
         """
+        if timeout is not None:
+            (timeout,) = judged("Transaction.rollback", timeout)
         self._is_given_up = True
         self._end(False, timeout)
 
@@ -337,8 +341,6 @@ class Transaction(OfOneProcess):
         return True
 
     def _end(self, commit: bool, timeout: float | None) -> None:
-        if timeout is not None:
-            (timeout,) = judged("Transaction.commit", timeout)
         if not self._owner.writer.is_open:
             self._owner.require_open()
         lock, taken, asked = self.lock, False, 0
