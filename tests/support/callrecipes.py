@@ -54,13 +54,16 @@ Recipe = Callable[[Scene], tuple[Call, dict[str, object]]]
 
 
 def closing(make: Call) -> Call:
-    """Make it, use it, and close it."""
+    """Make it, use it, and close it: what it was made with is refused by the constructor only."""
 
     def call(**given: object) -> None:
         with make(**given) as made:  # type: ignore[attr-defined]
             if isinstance(made, Producer):
-                made.send("x", b"x")
-                made.flush()
+                try:
+                    made.send("x", b"x")
+                    made.flush()
+                except ArgumentIllegal as error:
+                    raise AssertionError("the constructor has taken it") from error
 
     return call
 

@@ -76,7 +76,9 @@ WRONG: dict[str, Any] = {
     "IntEnum": Number.ONE, "object": object(), "class": int, "Path": Path("x"),
     "memoryview": memoryview(b"abcd").cast("I"), "ellipsis": ..., "iterator": iter(()),
     "queue": MessageQueue("x", 0), "bad queue": MessageQueue(5, "x"),  # type: ignore[arg-type]
-    "message": Message("x", b"x"),
+    "message": Message("x", b"x"), "a message, and None": [Message("x", b"x"), None],
+    "a queue, and None": [MessageQueue("x", 0), None], "a text, and None": ["x", None],
+    "bytes, and None": [b"x", None], "dict of a text, and None": {"x": "y", None: None},
 }  # fmt: skip
 
 #: Public, but not for users: what they get is made by other callables.
