@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+import re
 import typing
+from datetime import timedelta
 
 import pytest
 
@@ -20,8 +22,10 @@ from gantrymq import (
     PushOptions,
     ReceivedMessage,
 )
-from tests.support.faces import callables
+from tests.support.callrecipes import RECIPES
+from tests.support.faces import callables, hints_of
 from tests.support.push import FIRST, PATIENCE_S
+from tests.support.tree import ROOT
 from tests.support.trials import mends
 
 NAMES = sorted(callables())
@@ -53,6 +57,52 @@ def test_options_are_in_the_help_of_the_push_consumer() -> None:
     text = pydoc.plain(pydoc.render_doc(PushConsumer))
     for option in typing.get_type_hints(PushOptions):
         assert f"`{option}`" in text, option
+
+
+#: What public arguments of numbers and times count.
+UNITS = {
+    "timeout": "seconds",
+    "consume_timeout": "seconds",
+    "seconds": "seconds",
+    "delay": "seconds",
+    "delivery_timestamp": "Unix ms",
+    "begin": "Unix ms",
+    "end": "Unix ms",
+    "moment": "Unix ms",
+    "scan_bytes": "bytes",
+}
+#: Numbers of things, which have no unit.
+COUNTS = {
+    "max_messages", "limit", "before", "row", "count", "queue_id", "to", "delay_level",
+    "concurrency", "max_attempts", "default_topic_queue_nums",
+}  # fmt: skip
+
+
+@mends("A12.12")
+def test_each_public_argument_that_is_a_time_or_a_size_says_its_unit() -> None:
+    """In its name, in the text of its callable, or where the argument is explained for all."""
+    unsaid = []
+    for name in RECIPES:
+        for argument, hint in hints_of(name, callables()[name]).items():
+            if any(kind in (hint, *typing.get_args(hint)) for kind in (int, float, timedelta)):
+                assert (argument in UNITS) != (argument in COUNTS), f"say what {argument} counts"
+                if argument in UNITS and not says_unit(name, argument, UNITS[argument]):
+                    unsaid.append(f"{name}({argument})")
+    assert unsaid == []
+    assert not says_unit("Producer.flush", "timeout", "fortnights")
+
+
+def says_unit(name: str, argument: str, unit: str) -> bool:
+    own = inspect.getdoc(callables()[name]) or ""
+    if unit in argument.split("_") or unit in own:
+        return True
+    owner = getattr(gantrymq, name.partition(".")[0])
+    explained = [
+        *(inspect.getdoc(item) or "" for item in (owner, owner.__init__, Message)),
+        (ROOT / "docs" / "clients.md").read_text(encoding="utf-8"),
+    ]
+    said = re.compile(rf"`{argument}=?`[^.`]*\b{unit}\b")
+    return any(said.search(text) for text in explained)
 
 
 @mends("A11.2")

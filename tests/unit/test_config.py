@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,62 @@ def test_a_time_that_rocketmq_counts_otherwise_says_its_unit() -> None:
     assert set(config.RULES) >= {ours for ours, _units in config.OTHER_NAMES.values()}
     for ours, units in config.OTHER_NAMES.values():
         assert units == 1 or ours.endswith("_s"), ours
+
+
+#: Numbers that count nothing.
+_NAMES_OF_THINGS = {"broker_port", "broker_cpu"}
+#: By the words of a setting's name: the units it may have; of a text, what its meaning may say.
+_UNITS_BY_WORD = {
+    "s": {"seconds"},
+    "ms": {"ms"},
+    "timeout": {"seconds", "minutes"},
+    "interval": {"seconds", "ms"},
+    "time": {"hours"},
+    "when": {"hours"},
+    "delay": {"s, m, h or d"},
+    "size": {"bytes"},
+    "memory": {"bytes"},
+    "cache": {"bytes"},
+    "ratio": {"percent"},
+    "rate": {"percent"},
+}
+
+
+def _says_its_unit(name: str, rule: config.Rule, default: object) -> bool:
+    """Whether what is printed beside a setting says what it counts, if it counts anything."""
+    if isinstance(default, bool) or name in _NAMES_OF_THINGS:
+        return True
+    if isinstance(default, int) and not rule.unit:
+        return False
+    words = set(name.split("_")) & set(_UNITS_BY_WORD)
+    said = rule.unit or rule.meaning
+    return all(any(unit in said for unit in _UNITS_BY_WORD[word]) for word in words)
+
+
+@mends("A12.12")
+def test_each_setting_that_is_a_time_or_a_size_says_its_unit() -> None:
+    for name, rule in config.RULES.items():
+        assert _says_its_unit(name, rule, config.DEFAULTS[name]), name
+        if rule.unit:  # one that lost it would be found
+            assert not _says_its_unit(name, replace(rule, unit=""), config.DEFAULTS[name]), name
+    printed = {row["name"]: row["unit"] for row in config.describe(config.load(None, None, {}))}
+    assert printed == {name: rule.unit for name, rule in config.RULES.items()}
+    assert printed["metrics_interval"] == printed["hung_agent_timeout"] == "seconds"
+
+
+def test_each_setting_of_a_number_has_bounds() -> None:
+    """What is just outside is refused, with the unit that it counts in."""
+    for name, rule in config.RULES.items():
+        if isinstance(config.DEFAULTS[name], bool) or not isinstance(config.DEFAULTS[name], int):
+            continue
+        assert rule.low is not None
+        assert rule.high is not None
+        for value in (rule.low - 1, rule.high + 1, -(1 << 64), 1 << 64):
+            unit = f" {rule.unit}" if rule.unit else ""
+            bounds = f"{name} = .* choose from {rule.low} to {rule.high}{unit}$"
+            with pytest.raises(SettingIllegal, match=bounds) as refused:
+                config.load(None, {name: value}, {})
+            assert refused.value.setting == name
 
 
 @pytest.mark.parametrize(
