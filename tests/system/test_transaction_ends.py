@@ -21,6 +21,7 @@ from gantrymq.clients.transactions.commits import Commits
 from gantrymq.clients.transactions.transaction import Transaction
 from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import (
+    ArgumentIllegal,
     BrokerGone,
     Closed,
     DiskFull,
@@ -362,6 +363,25 @@ def test_a_close_amid_a_with_is_told_at_its_end(
     with pytest.raises(TransactionDecided, match="its producer was closed") as told:
         work()
     assert told.value.outcome == transaction.state == "rolled_back"
+    assert outcomes(serving, transaction) == {"rolled_back"}
+
+
+@mends("S233")
+def test_a_rollback_that_is_refused_gives_nothing_up(serving: ServingBroker) -> None:
+    """For its timeout: what another one has rolled back is told at the end of the `with`."""
+    producer = Producer(serving.home, producer_group=GROUP, timeout=PATIENCE_S)
+    transaction = producer.transaction()
+
+    def work() -> None:
+        with transaction:
+            producer.send("t", b"half", transaction=transaction)
+            with pytest.raises(ArgumentIllegal, match="timeout is"):
+                transaction.rollback(math.nan)
+            producer.send("t", b"another", transaction=transaction)
+            producer.close()
+
+    with pytest.raises(TransactionDecided, match="its producer was closed"):
+        work()
     assert outcomes(serving, transaction) == {"rolled_back"}
 
 
