@@ -333,7 +333,7 @@ def bounds_of(stage: Stage, name: str) -> Iterator[tuple[tuple[str, str], Bound]
             yield row, bound
 
 
-@mends("A10.2", "A10.4", "A10.6", "A10.8", "A10.11", "A10.13", "A10.14", "A10.15", "S233")
+@mends("A10.2", "A10.4", "A10.6", "A10.8", "A10.11", "A10.13", "A10.14", "A10.15", "S234")
 @pytest.mark.parametrize("name", BOUNDED)
 def test_what_is_outside_of_a_bound_is_refused_before_anything_is_done(
     stage: Stage, name: str

@@ -366,7 +366,7 @@ def test_a_close_amid_a_with_is_told_at_its_end(
     assert outcomes(serving, transaction) == {"rolled_back"}
 
 
-@mends("S233")
+@mends("S234")
 def test_a_rollback_that_is_refused_gives_nothing_up(serving: ServingBroker) -> None:
     """For its timeout: what another one has rolled back is told at the end of the `with`."""
     producer = Producer(serving.home, producer_group=GROUP, timeout=PATIENCE_S)
