@@ -16,6 +16,7 @@ from gantrymq.shm.jsonsum import sum_holds, with_sum
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.queuenames import folder_of
 from gantrymq.shm.storage import read_file, replace_file
+from gantrymq.shm.valueranges import is_offset, is_small
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -93,8 +94,12 @@ def _in(storage: Storage, path: str) -> list[str]:
 
 
 def _covered(item: Mapping[str, Any]) -> Covered:
-    positions = tuple(int(position) for position in item["positions"])
+    positions = tuple(item["positions"])
     found = Covered(**{**item, "positions": positions})
-    if not all(0 <= position < found.bits for position in positions) or not positions:
+    if not all(map(is_small, (found.bits, *positions))) or not is_offset(found.start):
+        raise ValueError(f"bits {positions} of {found.bits} from {found.start}")
+    if not all(position < found.bits for position in positions) or not positions:
         raise ValueError(f"bits {positions} of {found.bits}")
+    if not all(isinstance(text, str) for text in found.key):
+        raise ValueError(f"a filter {found.key}")
     return found

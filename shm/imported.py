@@ -19,6 +19,7 @@ from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
+from gantrymq.shm.valueranges import offset_of
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -74,9 +75,10 @@ def read_imported(storage: Storage) -> Imported | None:
         return None
     try:
         content = parse_json(data)
-        found = Imported(int(content["end"]), dict(map(_queue_of, content["queues"].items())))
+        queues = dict(map(_queue_of, content["queues"].items()))
+        found = Imported(offset_of(content["end"]), queues)
         whole = content["version"] == VERSION and content["crc"] == _content(found)["crc"]
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         require_ours(error)
         whole = False
     if not whole:
@@ -94,7 +96,7 @@ def _queue_of(item: tuple[str, Any]) -> tuple[tuple[str, int], Settled]:
     name, value = item
     topic, _, queue_id = name.rpartition("/")
     bits = zlib.decompress(base64.b64decode(value["settled"], validate=True))
-    settled = Settled(int(value["first"]), int(value["count"]), bits)
+    settled = Settled(offset_of(value["first"]), offset_of(value["count"]), bits)
     if len(bits) != (settled.count + 7) // 8:
         raise ValueError(f"{name}: {len(bits)} bytes for {settled.count} records")
     return (topic, int(queue_id)), settled

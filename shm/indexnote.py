@@ -6,13 +6,16 @@ Loads no kernels, for `store dump`. What lies behind a note is made again from t
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm import layout
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.notefile import read_content, write_content
+from gantrymq.shm.valueranges import is_small, offset_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gantrymq.shm.storage import Storage
 
 DIRECTORY: Final = "index"
@@ -121,15 +124,25 @@ def read_note(storage: Storage) -> tuple[Shape, Note] | None:
     if content is None:
         return None
     try:
-        files = tuple((str(n), Header(*map(int, row))) for n, row in content["files"].items())
-        position = int(content["position"])
-        low = int(content["low"]) if "low" in content else _first_key(files, position)
-        note = Note(position, 0, files, int(content["full_ms"]), low)
-        sizes = int(content["slots"]), int(content["entries"])
+        files = tuple((name, _header_of(row)) for name, row in content["files"].items())
+        position = offset_of(content["position"])
+        low = offset_of(content["low"]) if "low" in content else _first_key(files, position)
+        note = Note(position, 0, files, offset_of(content["full_ms"]), low)
+        sizes = content["slots"], content["entries"]
+        if not all(map(is_small, sizes)) or not all(sizes):
+            raise ValueError(f"files of {sizes}")
         return Shape(*sizes, bool(content["tags"])), note
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         require_ours(error)
         return None
+
+
+def _header_of(row: Sequence[Any]) -> Header:
+    """Raises ValueError, TypeError."""
+    found = Header(*map(offset_of, row))
+    if not is_small(found.used_slots) or not is_small(found.count):
+        raise ValueError(f"counts of {found}")
+    return found
 
 
 def _first_key(files: tuple[tuple[str, Header], ...], position: int) -> int:

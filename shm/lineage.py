@@ -21,6 +21,7 @@ from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsonsum import sum_holds
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file
+from gantrymq.shm.valueranges import is_offset
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -90,7 +91,7 @@ def lineage_of(storage: Storage) -> Lineage:
 
 def _is_branch(found: object) -> bool:
     match found:
-        case [str(), int()]:
-            return True
+        case [str(), begin]:
+            return is_offset(begin)
         case _:
             return False

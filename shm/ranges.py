@@ -25,6 +25,7 @@ from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
+from gantrymq.shm.valueranges import offset_of
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -110,7 +111,7 @@ def read_ranges(storage: Storage) -> Ranges | None:
         return None
     try:
         content = parse_json(data)
-        spans = tuple((int(first), _end(last)) for first, last in content["ranges"])
+        spans = tuple((offset_of(first), _end(last)) for first, last in content["ranges"])
         found = Ranges(spans, str(content["boot_id"]))
         whole = content["version"] == VERSION and content["crc"] == _content(found)["crc"]
     except (ValueError, KeyError, TypeError) as error:
@@ -137,7 +138,7 @@ def write_ranges(storage: Storage, ranges: Ranges) -> None:
 
 
 def _end(value: int | None) -> int:
-    return OPEN if value is None else int(value)
+    return OPEN if value is None else offset_of(value)
 
 
 def _content(ranges: Ranges) -> dict[str, Any]:

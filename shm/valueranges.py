@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from gantrymq.shm import limits
+from gantrymq.shm.errors import shown
 
 #: Half of what 64 bits hold: sums of two such numbers do so, too.
 NUMBER_MAX: Final = 1 << 62
@@ -51,6 +52,14 @@ ProducerSecret = Annotated[bytes, Meta(max_length=64)]
 def is_offset(value: object) -> bool:
     """Whether a file's value is a queue offset or a log position."""
     return type(value) is int and 0 <= value <= NUMBER_MAX
+
+
+def offset_of(value: object) -> int:
+    """The same as a number. Raises ValueError for any other value."""
+    if not is_offset(value):
+        raise ValueError(f"{shown(value)} is no offset or position")
+    assert isinstance(value, int), "it is one"
+    return value
 
 
 def is_small(value: object) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gantrymq.shm.bloom import BloomForm
 from gantrymq.shm.configfile import read_config, write_config
 from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.valueranges import is_time_ms
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -81,15 +82,11 @@ def _fits(entry: Mapping[str, Any], form: BloomForm, group: str, topic: str) -> 
 
 
 def _entry(topic: str, group: str, entry: Mapping[str, Any]) -> FilterEntry:
-    return FilterEntry(
-        topic,
-        group,
-        str(entry["expression"]),
-        str(entry.get("dialect", Dialect.ROCKETMQ.value)),
-        int(entry.get("bornTime", 0)),
-        int(entry.get("clientVersion", 0)),
-        int(entry.get("deadTime", 0)),
-    )
+    texts = entry["expression"], entry.get("dialect", Dialect.ROCKETMQ.value)
+    times = [entry.get(name, 0) for name in ("bornTime", "clientVersion", "deadTime")]
+    if not all(isinstance(text, str) for text in texts) or not all(map(is_time_ms, times)):
+        raise ValueError(f"a filter of {group} in {topic}")
+    return FilterEntry(topic, group, *texts, *times)
 
 
 def write_filters(storage: Storage, entries: Iterable[FilterEntry], form: BloomForm) -> None:

@@ -14,13 +14,12 @@ from gantrymq.clients.running import find_board
 from gantrymq.shm import layout
 from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted, StoreBusy
 from gantrymq.shm.jsonsum import sum_holds
-from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.lognames import bases_of
 from gantrymq.shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
 from gantrymq.shm.storage import Storage, read_file
 from gantrymq.shm.storelock import is_held
 from gantrymq.workers.groups.offsetfile import FILE as OFFSETS_FILE
-from gantrymq.workers.housekeeper.progress import PROGRESS_FILE
+from gantrymq.workers.housekeeper.progress import read_progress
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.verify.report import Report
@@ -156,7 +155,5 @@ def _dispatched(root: Path) -> int:
 
 def _synced_units(storage: Storage) -> int:
     """Log position up to which all units were on the disk; 0 if the file does not say."""
-    try:
-        return int(parse_json(read_file(storage, PROGRESS_FILE))["position"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return 0
+    found = read_progress(storage)
+    return found[0] if found else 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.shm.jsonsum import sum_holds, with_sum
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
+from gantrymq.shm.valueranges import offset_of
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -46,7 +47,7 @@ def read_table(
             return None
         content = parse_json(data)
         parts = ((key.rpartition("@"), offset) for key, offset in content["queues"].items())
-        offsets = {(topic, int(queue_id)): int(offset) for (topic, _, queue_id), offset in parts}
-        return int(content[position]), offsets
+        offsets = {(topic, int(queue)): offset_of(offset) for (topic, _, queue), offset in parts}
+        return offset_of(content[position]), offsets
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
