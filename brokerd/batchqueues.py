@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm.configfile import read_config
 from gantrymq.shm.errors import Incompatible
-from gantrymq.shm.queuenames import MEMBERS, folder_of, topic_table
+from gantrymq.shm.queuenames import MEMBERS, folder_of
 from gantrymq.shm.storage import folders_in
+from gantrymq.shm.topicfiles import topic_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,5 +63,4 @@ def add_topic(storage: Storage, topic: str) -> None:
 
 
 def _table(storage: Storage) -> dict[str, Any]:
-    content: Any = read_config(storage, "topics.json") or {}
-    return topic_table(content, "config/topics.json")
+    return topic_table(read_config(storage, "topics.json"))

@@ -24,14 +24,20 @@ from gantrymq.shm import layout
 from gantrymq.shm.board import NOBODYS, Board, TopicSlot
 from gantrymq.shm.clock import Clock
 from gantrymq.shm.codes import Level
-from gantrymq.shm.configfile import TableText, read_config, restore_config, write_config
+from gantrymq.shm.configfile import (
+    TableText,
+    changes_of,
+    read_config,
+    restore_config,
+    write_config,
+)
 from gantrymq.shm.errors import Corrupt, DiskFull, Rejected, TopicNotFound
 from gantrymq.shm.jsonsum import sum_holds, with_sum, without_sum
 from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX, parse_delay_levels
-from gantrymq.shm.queuenames import has_members, is_folder_name, topic_table
+from gantrymq.shm.queuenames import has_members, is_folder_name
 from gantrymq.shm.storage import Storage, is_disk_full, read_file, replace_file
-from gantrymq.shm.topicfiles import DELETED
+from gantrymq.shm.topicfiles import DELETED, LEVEL_ATTRIBUTE, topic_table
 from gantrymq.shm.valueranges import is_small
 
 TOPICS_FILE: Final = "topics.json"
@@ -102,12 +108,13 @@ class Metadata:
         self._board: Board | None = None
 
     def load(self) -> None:
-        """Read the files; a store without them has no topics yet."""
+        """Read the files; a store without them has no topics yet. Raises Corrupt."""
         self.groups.load()
-        content: Any = read_config(self._storage, TOPICS_FILE) or {}
+        content: Any = read_config(self._storage, TOPICS_FILE)
+        table = topic_table(content)
         restore_config(self._storage, TOPICS_FILE, content)
-        self._counter = int((content.get("dataVersion") or {}).get("counter", 0))
-        for name, entry in topic_table(content, f"config/{TOPICS_FILE}").items():
+        self._counter = changes_of(content)
+        for name, entry in table.items():
             self._put(TopicConfig.from_json(name, entry))
         if self._storage.exists(DELETED):
             deleted = self._read_deleted()
@@ -375,7 +382,7 @@ class Metadata:
             queues,
             queues,
             topics.PERM_READ | topics.PERM_WRITE,
-            {topics.LEVEL_ATTRIBUTE: level.lower()},
+            {LEVEL_ATTRIBUTE: level.lower()},
         )
         self._settle(name)
         if name in self._topics:

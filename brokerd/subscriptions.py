@@ -13,7 +13,15 @@ from typing import Any, Final
 
 from gantrymq.brokerd.log import Log
 from gantrymq.shm.clock import Clock
-from gantrymq.shm.configfile import TableText, read_config, restore_config, write_config
+from gantrymq.shm.configfile import (
+    TableText,
+    changes_of,
+    map_in,
+    read_config,
+    restore_config,
+    table_in,
+    write_config,
+)
 from gantrymq.shm.storage import Storage, is_disk_full
 
 GROUPS_FILE: Final = "subscriptionGroup.json"
@@ -57,6 +65,11 @@ def fields_of(note: Mapping[str, Any]) -> dict[str, Any]:
     return {"retryMaxTimes": attempts - 1, "consumeMessageOrderly": orderly}
 
 
+def group_table(content: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401 - JSON
+    """Groups of `subscriptionGroup.json` by name. Raises Corrupt."""
+    return table_in(content, _TABLE, f"config/{GROUPS_FILE}")
+
+
 class Subscriptions:
     """The file; the supervisor is its only writer."""
 
@@ -66,7 +79,7 @@ class Subscriptions:
         self._storage = storage
         self._clock = clock
         self._content: dict[str, Any] = {}
-        self._table: dict[str, Any] = {}
+        self._table: dict[str, dict[str, Any]] = {}
         self._text = TableText()
         self._sound = False
         #: What changed since the last write: how each group was before, None if it was not there.
@@ -74,14 +87,13 @@ class Subscriptions:
         self._next_ns = 0
 
     def load(self) -> None:
-        """Read the file, or its backup; a store without has no groups yet."""
+        """Read the file, or its backup; a store without has no groups yet. Raises Corrupt."""
         content = read_config(self._storage, GROUPS_FILE)
-        self._content = content if isinstance(content, dict) else {}
+        self._table = group_table(content)
+        self._content = content or {}
         restore_config(self._storage, GROUPS_FILE, self._content)
-        self._table = self._content.get(_TABLE) or {}
         for name, group in self._table.items():
-            if group is not None:
-                self._text.put(name, group)
+            self._text.put(name, group)
 
     def __contains__(self, name: str) -> bool:
         return name in self._table
@@ -89,11 +101,9 @@ class Subscriptions:
     def add(self, name: str, fields: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Have a group, with `fields`; the next `commit` puts it into the file."""
         before = self._table.get(name)
-        if isinstance(before, dict) and {**before, **fields} == before:
+        if before is not None and {**before, **fields} == before:
             return
-        self._stage(
-            name, {**(before if isinstance(before, dict) else self._default(name)), **fields}
-        )
+        self._stage(name, {**(self._default(name) if before is None else before), **fields})
 
     def remove(self, name: str) -> bool:
         """Have no such group any more; the next `commit` says so. False if there was none."""
@@ -125,14 +135,13 @@ class Subscriptions:
             return 0
         began_ns = self._clock.monotonic_ns()
         staged, self._staged = self._staged, {}
-        version = self._content.get("dataVersion") or {}
         content = {
             "forbiddenTable": {},
             **self._content,
             "dataVersion": {
                 "stateVersion": 0,
-                **version,
-                "counter": int(version.get("counter", 0)) + 1,
+                **map_in(self._content, "dataVersion"),
+                "counter": changes_of(self._content) + 1,
                 "timestamp": self._clock.wall_ms(),
             },
         }

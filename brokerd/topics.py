@@ -21,11 +21,11 @@ from gantrymq.shm.properties import (
     TIMER_TOPIC,
 )
 from gantrymq.shm.storage import is_disk_full
+from gantrymq.shm.topicfiles import LEVEL_ATTRIBUTE
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 AUTO_CREATED_QUEUES_MAX: Final = 4  # the default of RocketMQ's clients, CQ-105
-LEVEL_ATTRIBUTE: Final = "gantry.durability"
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 _NO_SENDS: Final = frozenset(
@@ -88,13 +88,13 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, name: str, entry: dict[str, Any]) -> TopicConfig:
-        """From an entry of `topicConfigTable`; RocketMQ gives 16 queues if the numbers lack."""
+        """From an entry of `topic_table`; RocketMQ gives 16 queues if the numbers lack."""
         ours = {"attributes", "perm", "readQueueNums", "topicName", "writeQueueNums"}
         return cls(
             name,
-            int(entry.get("readQueueNums", 16)),
-            int(entry.get("writeQueueNums", 16)),
-            int(entry.get("perm", PERM_READ | PERM_WRITE)),
+            entry.get("readQueueNums", 16),
+            entry.get("writeQueueNums", 16),
+            entry.get("perm", PERM_READ | PERM_WRITE),
             dict(entry.get("attributes") or {}),
             {key: value for key, value in entry.items() if key not in ours},
         )

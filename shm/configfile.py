@@ -11,10 +11,12 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.shm.errors import Corrupt, shown
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsonsum import sum_holds, with_sum, without_sum
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import is_disk_full, made_anew, read_file
+from gantrymq.shm.valueranges import is_offset
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -26,6 +28,8 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 #: How far the entries of a `TableText` are indented.
 _IN_TABLE: Final = "\t\t"
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 # A string, or a bare integer in a key's place. Strings come first, so that none is looked into.
 _STRING_OR_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*:)')
@@ -50,8 +54,42 @@ def _quote_key(match: re.Match[str]) -> str:
 
 
 def by_number(table: Mapping[str, Any]) -> dict[int, Any]:
-    """Return a map with its integer keys as integers, for example queue id -> offset."""
-    return {int(key): value for key, value in table.items()}
+    """Return a map with its integer keys as integers, for example queue id -> offset.
+
+    What has another key is left out.
+    """
+    return {int(key): value for key, value in table.items() if _INTEGER.fullmatch(key)}
+
+
+def map_in(content: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """A map in a file's object; empty where it is none, for a file that need not be believed."""
+    found = content.get(name) if isinstance(content, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def table_in(content: Any, name: str, path: str) -> dict[str, dict[str, Any]]:  # noqa: ANN401
+    """A map of objects in a file's object, those that are null left out; empty without it.
+
+    Raises Corrupt where one of these is something else.
+    """
+    known = {} if content is None else content
+    table = known.get(name, {}) if isinstance(known, dict) else known
+    table = {} if table is None else table
+    entries = table.values() if isinstance(table, dict) else (table,)
+    for found in entries:
+        if found is not None and not isinstance(found, dict):
+            raise Corrupt(
+                f"{path} is damaged: {name} is to be an object of objects, and has"
+                f" {shown(found)}: put the file back from a back-up",
+                path=path,
+            )
+    return {key: entry for key, entry in table.items() if entry is not None}
+
+
+def changes_of(content: Any) -> int:  # noqa: ANN401 - JSON
+    """How often a file was written, as its `dataVersion` says; 0 if it does not."""
+    counter: Any = map_in(content, "dataVersion").get("counter")
+    return counter if is_offset(counter) else 0
 
 
 def format_config(value: Any) -> str:  # noqa: ANN401 - JSON

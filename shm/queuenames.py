@@ -8,7 +8,7 @@ the place, with a unit for each message: those of an inner batch (RD-70) all nam
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm import limits
 from gantrymq.shm.errors import Corrupt
@@ -50,13 +50,6 @@ def folder_of(topic: str) -> str:
         return topic
     raw = topic.encode(errors="surrogatepass")
     return f"{_NO_NAME}{hashlib.blake2b(raw, digest_size=16).hexdigest()}"
-
-
-def topic_table(content: Any, path: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
-    """Topics of `topics.json` by name. Raises Corrupt for a name that could lead out of a store."""
-    table: dict[str, Any] = (content or {}).get("topicConfigTable") or {}
-    require_folder_names(table, path)
-    return table
 
 
 def require_folder_names(topics: Iterable[str], path: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.brokerd.batchqueues import is_batch_topic
 from gantrymq.brokerd.dump.index import Index
 from gantrymq.brokerd.dump.queues import BatchQueue, Dispatched, Queue, ext_fields, load_queues
-from gantrymq.shm import configfile, layout
+from gantrymq.shm import configfile, layout, topicfiles
 from gantrymq.shm.innerbatch import span_of
 from gantrymq.shm.properties import tags_code
 from gantrymq.shm.record import STRUCTURE, Invalid, Record
@@ -69,8 +69,7 @@ def open_store(storage: Storage, settings: StoreSettings, now_ms: int | None = N
 
     Raises Incompatible where RocketMQ would not start.
     """
-    saved = configfile.read_config(storage, "topics.json") or {}
-    topics = saved.get("topicConfigTable", {})
+    topics = topicfiles.topic_table(configfile.read_config(storage, "topics.json"))
     batch_bytes = settings.number("mapperFileSizeBatchConsumeQueue")
     queues = load_queues(storage, settings.queue_file_bytes, batch_bytes)
     return Store(

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.brokerd.checkpoint import read_checkpoint
 from gantrymq.brokerd.metadata import TOPICS_FILE
-from gantrymq.brokerd.subscriptions import GROUPS_FILE
+from gantrymq.brokerd.subscriptions import GROUPS_FILE, group_table
 from gantrymq.shm.bitmapnote import read_covered
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, read_config, write_config
 from gantrymq.shm.properties import RETRY_PREFIX
 from gantrymq.shm.storage import read_file
+from gantrymq.shm.topicfiles import topic_table
 from gantrymq.workers.filterfile import bloom_form, read_filters, write_filters
 from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.ledgerentries import NAME as LEDGER
@@ -39,8 +40,8 @@ _CONFIG: Final = "config"
 #: RocketMQ makes them anew; ours would be wrong.
 _COUNTERS: Final = ("timermetrics", "transactionMetrics")
 _TABLES: Final = {
-    TOPICS_FILE: ("topicConfigTable", "topicName"),
-    GROUPS_FILE: ("subscriptionGroupTable", "groupName"),
+    TOPICS_FILE: ("topicConfigTable", "topicName", topic_table),
+    GROUPS_FILE: ("subscriptionGroupTable", "groupName", group_table),
 }
 
 
@@ -99,19 +100,20 @@ def write_group_offsets(storage: Storage, offsets: Offsets) -> None:
 def complete_tables(storage: Storage) -> list[str]:
     """Entries of topics.json and subscriptionGroup.json have their names; returns those mended.
 
-    Without them a RocketMQ does not start, or leaves the group's consumers waiting. Raises OSError.
+    Without them a RocketMQ does not start, or leaves the group's consumers waiting. Raises Corrupt,
+    OSError.
     """
     mended: list[str] = []
-    for name, (table, field) in _TABLES.items():
+    for name, (table, field, entries_of) in _TABLES.items():
         content: Any = read_config(storage, name)
-        if not isinstance(content, dict):
+        entries = entries_of(content)
+        if content is None:
             continue
-        entries: dict[str, Any] = content.get(table) or {}
         lacking = [key for key, entry in entries.items() if not entry.get(field)]
         for key in lacking:
             entries[key][field] = key
         if lacking or not storage.exists(f"{_CONFIG}/{name}"):
-            write_config(storage, name, content)
+            write_config(storage, name, {**content, table: entries})
         mended += lacking
     return mended
 
@@ -136,11 +138,9 @@ def remove_leftovers(storage: Storage) -> None:
 
 def topic_queues(storage: Storage) -> dict[str, int]:
     """Queues of each topic of topics.json."""
-    content: Any = read_config(storage, TOPICS_FILE)
-    table: dict[str, Any] = (content or {}).get("topicConfigTable") or {}
     return {
-        name: max(int(entry.get(field, 0)) for field in ("readQueueNums", "writeQueueNums"))
-        for name, entry in table.items()
+        name: max(entry.get(field, 0) for field in ("readQueueNums", "writeQueueNums"))
+        for name, entry in topic_table(read_config(storage, TOPICS_FILE)).items()
     }
 
 

@@ -353,9 +353,7 @@ class StoppedStore:
     @cached_property
     def _configured(self) -> dict[str, dict[str, Any]]:
         """Entries of `config/topics.json`."""
-        kept = configfile.read_config(self.storage, "topics.json") or {}
-        table: dict[str, dict[str, Any]] = kept.get("topicConfigTable") or {}
-        return table
+        return topicfiles.topic_table(configfile.read_config(self.storage, "topics.json"))
 
     @cached_property
     def _deleted(self) -> frozenset[str]:

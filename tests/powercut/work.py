@@ -39,7 +39,7 @@ from pathlib import Path
 from gantrymq.brokerd import epoch, retention
 from gantrymq.brokerd.__main__ import main as serve_home
 from gantrymq.brokerd.batchunits import DIRECTORY
-from gantrymq.brokerd.topics import LEVEL_ATTRIBUTE, TopicConfig
+from gantrymq.brokerd.topics import TopicConfig
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 from gantrymq.clients.groupreset import reset_offsets
 from gantrymq.clients.home import read_board_file, store_of
@@ -54,6 +54,7 @@ from gantrymq.shm.configfile import write_config
 from gantrymq.shm.errors import BrokerGone
 from gantrymq.shm.ownfiles import make_store
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.topicfiles import LEVEL_ATTRIBUTE
 from gantrymq.workers.groups import ledger, ledgersuccessor
 from gantrymq.workers.scheduler import progress as timer_progress
 from gantrymq.workers.transactions import progress as half_progress

@@ -6,10 +6,11 @@ from typing import Final
 
 from gantrymq.brokerd.batchqueues import batch_topics_of
 from gantrymq.brokerd.batchunits import DIRECTORY
-from gantrymq.brokerd.topics import LEVEL_ATTRIBUTE, TopicConfig
+from gantrymq.brokerd.topics import TopicConfig
 from gantrymq.shm import layout
 from gantrymq.shm.configfile import write_config
 from gantrymq.shm.storage import Storage, read_file
+from gantrymq.shm.topicfiles import LEVEL_ATTRIBUTE
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.storedlog import Stored, require

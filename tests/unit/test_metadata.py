@@ -32,6 +32,7 @@ from gantrymq.shm.properties import (
     TIMER_TOPIC,
 )
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.topicfiles import LEVEL_ATTRIBUTE
 from tests.support.faults import Fault
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
@@ -192,7 +193,7 @@ def test_what_failed_is_as_durable_as_any_topic_of_its_group(store_dir: Path) ->
     """Also in a store whose topics were made before that was so."""
     storage = PosixStorage(str(store_dir))
     names = ("%RETRY%billing", "%DLQ%billing")
-    attributes = {topics.LEVEL_ATTRIBUTE: "written"}
+    attributes = {LEVEL_ATTRIBUTE: "written"}
     entries = {names[0]: topics.TopicConfig(names[0], 1, 1, 6, attributes).to_json()}
     write_config(storage, "topics.json", {"topicConfigTable": entries})
     metadata = open_metadata(store_dir, make_board())
