@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm import layout
-from gantrymq.shm.configfile import by_number, read_config, write_config
+from gantrymq.shm.configfile import by_number, map_in, read_config, write_config
 from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
 from gantrymq.shm.storage import Storage, is_disk_full
 from gantrymq.shm.valueranges import is_offset, is_small
@@ -49,10 +49,8 @@ def _offsets_in(group: GroupProgress | None, topic: str) -> dict[int, int]:
 
 def read_offsets(storage: Storage) -> Offsets:
     """Offsets of the file, or of its backup; none if there is neither. Raises OSError."""
-    value: Any = read_config(storage, FILE)
-    table: Mapping[str, Any] = value.get("offsetTable") or {} if isinstance(value, dict) else {}
     found: Offsets = {}
-    for name, queues in table.items():
+    for name, queues in map_in(read_config(storage, FILE), "offsetTable").items():
         topic, separator, group = name.partition("@")
         if separator and isinstance(queues, dict):
             numbers = by_number(queues).items()

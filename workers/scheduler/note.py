@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.shm.configfile import by_number, read_config, write_config
+from gantrymq.shm.configfile import by_number, map_in, read_config, write_config
 from gantrymq.shm.notefile import SCAN_BYTES, read_content, write_content
 from gantrymq.shm.valueranges import is_offset, is_small, is_time_ms
 
@@ -133,9 +133,8 @@ def write_note(storage: Storage, note: Note) -> None:
 
 def read_level_offsets(storage: Storage) -> dict[int, int]:
     """Level -> next queue offset of `config/delayOffset.json`, ours or RocketMQ's (DT-17)."""
-    value: Any = read_config(storage, OFFSETS_FILE)
-    table: Mapping[str, Any] = value.get("offsetTable") or {} if isinstance(value, dict) else {}
-    return {n: o for n, o in by_number(table).items() if is_small(n) and is_offset(o)}
+    table = by_number(map_in(read_config(storage, OFFSETS_FILE), "offsetTable"))
+    return {n: o for n, o in table.items() if is_small(n) and is_offset(o)}
 
 
 def write_level_offsets(storage: Storage, offsets: Mapping[int, int], now_ms: int) -> None:
