@@ -25,7 +25,7 @@ from gantrymq.brokerd import config, lock, storefiles, temporaryhome
 from gantrymq.brokerd.backuplog import LogCopy, copy_starts, first_segment, goes_on_behind
 from gantrymq.brokerd.backupplace import require_free, require_outside
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
-from gantrymq.brokerd.epoch import STORE_FILE, settle_sizes
+from gantrymq.brokerd.epoch import STORE_FILE, read_store_file, settle_sizes
 from gantrymq.brokerd.ledgerend import require_readable, require_whole
 from gantrymq.brokerd.queuestarts import FILE as STARTS
 from gantrymq.brokerd.synctree import rename_durably
@@ -255,7 +255,7 @@ class _Run:
 
     def _copied_store_file(self, durable: int) -> bytes:
         """`store.json` with where the copy's own log will begin (shm/lineage.py)."""
-        content = without_sum(parse_config(read_file(self._source, STORE_FILE).decode()))
+        content = without_sum(read_store_file(self._source))
         return with_sum(json.dumps({**content, COPIED_AT: durable})).encode()
 
     def _copy_log(self, segment_bytes: int, durable: int) -> tuple[int, int]:

@@ -290,8 +290,9 @@ class Configuration:
         return not self.origins[name].startswith("default")
 
     def replaced(self, name: str, value: int | str, origin: str) -> Configuration:
-        """The same with one value that the store knows better."""
-        values = {key: getattr(self.settings, key) for key in RULES} | {name: value}
+        """The same with one value that the store knows better. Raises SettingIllegal."""
+        known = {key: getattr(self.settings, key) for key in RULES}
+        values = known | {name: _converted(name, type(DEFAULTS[name]), value, origin)}
         settings = _checked(values, {**self.origins, name: origin})
         return Configuration(settings, {**self.origins, name: origin}, self.unknown)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gantrymq.brokerd.config import DEFAULTS, GIVEN, Configuration, Settings, run_of_tests
+from gantrymq.brokerd.config import DEFAULTS, GIVEN, RULES, Configuration, Settings, run_of_tests
 from gantrymq.clients.home import board_file, read_board_file, store_of
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.bitmapnote import DIRECTORY as EXTENSIONS
@@ -26,13 +26,16 @@ from gantrymq.shm.board import (
     unlink_board,
 )
 from gantrymq.shm.clock import Clock
-from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted
+from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted, shown
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsonsum import sum_holds, with_sum
 from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.lineage import COPIED_AT, FIELD, FILE, Lineage, lineage_of
 from gantrymq.shm.ownfiles import replace_whole
+from gantrymq.shm.properties import parse_delay_levels
 from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from gantrymq.shm.storage import PosixStorage, Storage, read_file, replace_file
+from gantrymq.shm.valueranges import is_offset
 
 ABORT_NAME: Final = "abort"
 STORE_FILE: Final = FILE
@@ -90,9 +93,9 @@ def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configu
 
     Raises Incompatible for a size that was asked for and is not the store's.
     """
-    stored = _stored(storage)
+    stored = read_store_file(storage)
     configuration = _settled(storage, stored, configuration)
-    starts = int(stored.get("starts", 0)) + 1
+    starts = stored.get("starts", 0) + 1
     kept = {name: getattr(configuration.settings, name) for name in (*SIZES, LEVELS)}
     earlier = earlier_levels(stored, kept[LEVELS])
     used = {name: getattr(configuration.settings, name) for name in _REMEMBERED}
@@ -117,7 +120,7 @@ def settle_sizes(storage: Storage, configuration: Configuration) -> Configuratio
 
     Raises Incompatible as a start does.
     """
-    return _settled(storage, _stored(storage), configuration)
+    return _settled(storage, read_store_file(storage), configuration)
 
 
 def settings_of_store(storage: Storage, configuration: Configuration) -> Settings:
@@ -125,7 +128,7 @@ def settings_of_store(storage: Storage, configuration: Configuration) -> Setting
 
     Only what is given with the command counts for more. Raises Incompatible as a start does.
     """
-    stored = _stored(storage)
+    stored = read_store_file(storage)
     configuration = _settled(storage, stored, configuration)
     used = {LEVELS: stored.get(LEVELS), **stored.get(USED, {})}
     for name in (LEVELS, *_REMEMBERED):
@@ -140,7 +143,7 @@ def with_own_levels(storage: Storage, settings: Settings) -> Settings:
 
     For who makes units and was given other levels, which only the broker to come is to have.
     """
-    levels = _stored(storage).get(LEVELS, settings.message_delay_level)
+    levels = read_store_file(storage).get(LEVELS, settings.message_delay_level)
     return replace(settings, message_delay_level=levels)
 
 
@@ -168,7 +171,11 @@ def earlier_levels(stored: Mapping[str, Any], now: str) -> list[str]:
     return [levels for levels in dict.fromkeys(known) if levels != now]
 
 
-def _stored(storage: Storage) -> dict[str, Any]:
+def read_store_file(storage: Storage) -> dict[str, Any]:
+    """What `store.json` says; of a store without it the sizes that its files tell.
+
+    Raises Corrupt, Incompatible.
+    """
     if storage.exists(STORE_FILE):
         data = read_file(storage, STORE_FILE)
         try:
@@ -179,25 +186,59 @@ def _stored(storage: Storage) -> dict[str, Any]:
             raise _damaged("is not what its checksum was made of")
         try:
             Lineage.of(content)
-            version = int(content.get("version", VERSION))
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise _damaged(str(error)) from error
-        if lacking := lacking_sizes(content):
-            raise _damaged(f"does not say {lacking[0]}, as each store's does")
-        if version > VERSION:
+        version = content.get("version", VERSION)
+        if is_offset(version) and version > VERSION:
             raise Incompatible(
                 f"{STORE_FILE} is of version {content['version']}, this program knows {VERSION}:"
                 " a newer GantryMQ has written this store; use that one",
                 path=STORE_FILE,
             )
+        for what, wanted, said in faults_of(content):
+            raise _damaged(f"has {what} (but {said}, not {wanted})")
         return content
     found = {name: _length_below(storage, folder) for name, folder in SIZES.items()}
     return {name: length for name, length in found.items() if length}
 
 
-def lacking_sizes(content: Mapping[str, Any]) -> list[str]:
-    """Sizes that a `store.json` does not have: then it is another file under that name."""
-    return [name for name in SIZES if name not in content]
+def faults_of(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """What a `store.json` says that none does: what is wrong, what belongs there, what was found.
+
+    Without the sizes it is another file under that name.
+    """
+    yield from _faults_of_sizes(content)
+    for name in ("version", "starts", COPIED_AT):
+        if not is_offset(content.get(name, 0)):
+            yield f"no number: {name}", "0 or more", shown(content[name])
+    earlier = content.get(EARLIER_LEVELS, [])
+    for levels in (content.get(LEVELS, ""), *(earlier if isinstance(earlier, list) else [earlier])):
+        if not _are_levels(levels):
+            yield "no delay levels", "like 1s 5m 2h", shown(levels)
+    if not isinstance(content.get(USED, {}), dict):
+        yield f"no settings: {USED}", "their names and values", shown(content[USED])
+
+
+def _faults_of_sizes(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name in SIZES:
+        if name not in content:
+            yield f"no {name}", "a size", str(sorted(content))
+        elif not _is_size(name, content[name]):
+            rule = RULES[name]
+            yield f"no size: {name}", f"{rule.low} to {rule.high}", shown(content[name])
+
+
+def _is_size(name: str, value: object) -> bool:
+    low, high = RULES[name].low or 0, RULES[name].high or 0
+    return type(value) is int and low <= value <= high
+
+
+def _are_levels(value: object) -> bool:
+    try:
+        return isinstance(value, str) and min(parse_delay_levels(value), default=0) >= 0
+    except (KeyError, ValueError) as error:
+        require_ours(error)
+        return False
 
 
 def _damaged(why: str) -> Corrupt:

@@ -10,19 +10,18 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.shm import configfile, layout
+from gantrymq.brokerd.epoch import EARLIER_LEVELS, STORE_FILE, read_store_file
+from gantrymq.shm import layout
 from gantrymq.shm.errors import SettingIllegal
 from gantrymq.shm.indexnote import read_note
 from gantrymq.shm.properties import parse_delay_levels
 from gantrymq.shm.record import Check
-from gantrymq.shm.storage import first_length, read_file
+from gantrymq.shm.storage import first_length
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gantrymq.shm.storage import Storage
-
-STORE_JSON: Final = "gantry/store.json"
 
 _DEFAULTS: Final = {
     "mappedFileSizeCommitLog": "1073741824",
@@ -100,12 +99,16 @@ def _delays(text: str) -> tuple[int, ...]:
 
 
 def load_settings(storage: Storage, file: Path | None = None) -> StoreSettings:
-    """Find a store's settings. Raises SettingIllegal for a line that is none, OSError."""
+    """Find a store's settings.
+
+    Raises SettingIllegal for a line that is none, Corrupt and Incompatible for a `store.json` with
+    which no broker would start, OSError.
+    """
     given: dict[str, str] = {}
     earlier: tuple[str, ...] = ()
     if file is not None:
         given = _parse_lines(file.read_text(encoding="utf-8"))
-    elif storage.exists(STORE_JSON):
+    elif storage.exists(STORE_FILE):
         given, earlier = _kept(storage)
     return StoreSettings(given, _from_lengths(storage) | _of_our_index(storage), earlier)
 
@@ -129,15 +132,10 @@ def _parse_lines(text: str) -> dict[str, str]:
 
 def _kept(storage: Storage) -> tuple[dict[str, str], tuple[str, ...]]:
     """What our broker noted, by RocketMQ's names; earlier delay levels."""
-    try:
-        kept = configfile.parse_config(read_file(storage, STORE_JSON).decode())
-    except ValueError as error:
-        raise SettingIllegal(
-            f"{STORE_JSON} is not JSON: delete it, sizes are then taken from the files"
-        ) from error
+    kept = read_store_file(storage)
     named = {_camel_case(key): str(value) for key, value in kept.items()}
     ours = {key: value for key, value in named.items() if key in _DEFAULTS}
-    return ours, tuple(kept.get("earlier_delay_levels", ()))
+    return ours, tuple(kept.get(EARLIER_LEVELS, ()))
 
 
 def _camel_case(name: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.brokerd.epoch import EARLIER_LEVELS, LEVELS, USED, lacking_sizes
+from gantrymq.brokerd.epoch import faults_of
 from gantrymq.shm import jsonsum
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, read_config
 from gantrymq.shm.lineage import FIELD as LINEAGE
 from gantrymq.shm.lineage import Lineage
-from gantrymq.shm.properties import parse_delay_levels
 from gantrymq.shm.storage import read_file
 from gantrymq.shm.topicfiles import DELETED, TOPICS, of_one_moment
 
@@ -151,31 +150,12 @@ def store_file_is_sound(storage: Storage, path: str, report: Report) -> bool:
     content = read_object(storage, path, report)
     if content is None:
         return False
-    if lacking := lacking_sizes(content):
-        report.add(path, 0, f"no {lacking[0]}", found=str(sorted(content)))
-        return False
-    earlier = content.pop(EARLIER_LEVELS, [])
-    told = [content.pop(LEVELS, ""), *(earlier if isinstance(earlier, list) else [None])]
-    used = content.pop(USED, {})
-    if not isinstance(used, dict):
-        content[USED] = used
+    faults = list(faults_of(content))
+    for fault in faults:
+        report.add(path, 0, *fault)
     try:
         Lineage.of(content)
     except ValueError as error:
         report.add(path, 0, str(error), "[[id, position], ...]", json.dumps(content[LINEAGE]))
         return False
-    content.pop(LINEAGE, None)
-    wrong = [name for name, value in content.items() if not isinstance(value, int)]
-    for name in wrong:
-        report.add(path, 0, f"no number: {name}", found=json.dumps(content[name]))
-    strange = [levels for levels in told if not _are_levels(levels)]
-    for levels in strange:
-        report.add(path, 0, "no delay levels", "like 1s 5m 2h", json.dumps(levels))
-    return not wrong and not strange
-
-
-def _are_levels(value: object) -> bool:
-    try:
-        return isinstance(value, str) and min(parse_delay_levels(value), default=0) >= 0
-    except (KeyError, ValueError):
-        return False
+    return not faults

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gantrymq.brokerd.batchunits import file_bytes_of
 from gantrymq.brokerd.dump.settings import load_settings
-from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.errors import Corrupt, SettingIllegal
 from gantrymq.shm.record import Check
 from gantrymq.shm.storage import PosixStorage
 
@@ -46,15 +47,16 @@ def test_an_empty_file_tells_no_length(storage: PosixStorage, store_dir: Path) -
 
 
 def test_the_stores_own_file_comes_before_lengths(storage: PosixStorage, store_dir: Path) -> None:
-    text = b'{"version": 1, "mapped_file_size_commit_log": 8192, "messageDelayLevel": "1s 2m"}'
-    put(store_dir / "gantry" / "store.json", text)
+    sizes = {"mapped_file_size_commit_log": 8192, "mapped_file_size_consume_queue": 4000}
+    content = {"version": 1, **sizes, "message_delay_level": "1s 2m"}
+    put(store_dir / "gantry" / "store.json", json.dumps(content).encode())
     settings = load_settings(storage)
     assert settings.number("mappedFileSizeCommitLog") == 8192
-    assert settings.queue_file_bytes == 2000
+    assert settings.queue_file_bytes == 4000
     assert settings.delays_ms == (1000, 120_000)
     assert "version" not in settings.given
     put(store_dir / "gantry" / "store.json", b"{")
-    with pytest.raises(SettingIllegal, match=r"store\.json"):
+    with pytest.raises(Corrupt, match=r"store\.json"):
         load_settings(storage)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.brokerd import config
-from gantrymq.brokerd.epoch import _stored
+from gantrymq.brokerd.epoch import read_store_file
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.verify.scope import _synced_units
 from gantrymq.clients.home import board_file, read_board_file
@@ -65,7 +65,7 @@ def _load_metadata(storage: PosixStorage) -> None:
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "lineage": (STORE_FILE, _of_store(lineage_of)),
-    "store": (STORE_FILE, _of_store(_stored)),
+    "store": (STORE_FILE, _of_store(read_store_file)),
     "ranges": (ranges.FILE, _of_store(ranges.read_ranges)),
     "imported": (imported.FILE, _of_store(imported.read_imported)),
     "bitmaps": (bitmapnote.FILE, _of_store(bitmapnote.read_covered)),
