@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
 
 FILE: Final = "gantry/first_units.json"
-#: The log position of a note from before the segments went: some of them may be there still.
-UNFINISHED: Final = -1
 
 
 def first_unit(storage: Storage, cq_bytes: int, key: QueueKey, units: range, low: int) -> int:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd.holders import firsts_of
 from gantrymq.brokerd.queuefiles import unit_of
-from gantrymq.brokerd.queuestarts import UNFINISHED, queue_start, read_starts, save_starts
+from gantrymq.brokerd.queuestarts import queue_start, read_starts, save_starts
 from gantrymq.shm import layout, sidecar, wire
 from gantrymq.shm.bitmapnote import extension_directory
 from gantrymq.shm.lognames import DIRECTORY, bases_of, positions_in, segment_name
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.storage import is_disk_full
+from gantrymq.workers.housekeeper.progress import UNFINISHED
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.queuefiles import QueueKey

@@ -16,7 +16,7 @@ import pytest
 from gantrymq.brokerd import queuerecovery, retention
 from gantrymq.brokerd.batchqueues import settle_topics
 from gantrymq.brokerd.holders import read_pins
-from gantrymq.brokerd.queuestarts import FILE, UNFINISHED, read_starts
+from gantrymq.brokerd.queuestarts import FILE, read_starts
 from gantrymq.brokerd.recovery import recover
 from gantrymq.brokerd.removal import EXPIRED
 from gantrymq.shm import layout
@@ -25,7 +25,7 @@ from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.queuenames import DIRECTORY as PLAIN_QUEUES
 from gantrymq.shm.queuenames import MEMBERS, has_members, queue_directory
 from gantrymq.shm.storage import PosixStorage, read_file, replace_file
-from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, save_progress
+from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, UNFINISHED, save_progress
 from tests.sim import scenario
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment, fail_at, kill_at
 from tests.support.retaining import HOUR_MS, QUEUES, Rig, units_of, written_machine

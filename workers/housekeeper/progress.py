@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
 
 PROGRESS_FILE: Final = "gantry/queues.json"
+#: In place of the position, of a note whose position is still to come.
+UNFINISHED: Final = -1
 
 
 def save_progress(storage: Storage, position: int, written: Mapping[tuple[str, int], int]) -> None:
@@ -48,6 +50,7 @@ def read_table(
         content = parse_json(data)
         parts = ((key.rpartition("@"), offset) for key, offset in content["queues"].items())
         offsets = {(topic, int(queue)): offset_of(offset) for (topic, _, queue), offset in parts}
-        return offset_of(content[position]), offsets
+        found = content[position]
+        return UNFINISHED if found == UNFINISHED else offset_of(found), offsets
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
