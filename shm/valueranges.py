@@ -33,6 +33,8 @@ Lease = Annotated[int, Meta(ge=0, le=WORD_MAX)]
 #: Queue offsets, and one for "none".
 Offset = Annotated[int, Meta(ge=-1, le=NUMBER_MAX)]
 Position = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+#: Of rows, files, bytes and generations.
+Count = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 #: Deliveries, as RocketMQ counts them; those of one message end at DELIVERIES_MAX.
 Deliveries = Annotated[int, Meta(ge=-1, le=INT_MAX)]
 DelayMs = Annotated[int, Meta(ge=-1, le=limits.RETRY_AFTER_MAX_MS)]

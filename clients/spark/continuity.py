@@ -19,6 +19,7 @@ from gantrymq.shm.errors import Incompatible
 from gantrymq.shm.lineage import lineage_of
 from gantrymq.shm.lognames import bases_of, segment_name
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.valueranges import Count, Digest, Offset
 
 if TYPE_CHECKING:
     from gantrymq.clients.spark.planning import Survey
@@ -35,9 +36,9 @@ class Proof(msgspec.Struct, frozen=True):
     """
 
     store: str = ""
-    record: int = _NONE
-    size: int = 0
-    crc: int = 0
+    record: Offset = _NONE
+    size: Count = 0
+    crc: Digest = 0
 
     @property
     def says_nothing(self) -> bool:

@@ -22,6 +22,7 @@ from gantrymq.clients.spark.sink.staging import SUFFIX, Staged
 from gantrymq.clients.spark.sumfile import load, save
 from gantrymq.shm.errors import Incompatible, StoreBusy
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.valueranges import Count, Offset, Position
 
 FILE: Final = "ledger.json"
 LOCK: Final = "lock"
@@ -36,11 +37,11 @@ class Pending(msgspec.Struct, frozen=True):
     of its store ("": of an older version).
     """
 
-    batch: int
+    batch: Count
     files: tuple[Staged, ...]
-    sent: int = 0
+    sent: Count = 0
     identity: str = ""
-    position: int = 0
+    position: Position = 0
     store: str = ""
 
     @property
@@ -57,8 +58,8 @@ class Pending(msgspec.Struct, frozen=True):
 class Ledger(msgspec.Struct, frozen=True):
     """`done` is the last batch that is in the log, durably; -1 before the first."""
 
-    version: int = VERSION
-    done: int = -1
+    version: Count = VERSION
+    done: Offset = -1
     pending: Pending | None = None
 
 

@@ -21,6 +21,7 @@ from gantrymq.clients.delays import due_of
 from gantrymq.clients.message import Message
 from gantrymq.shm.errors import Corrupt, MessageIllegal
 from gantrymq.shm.limits import RESERVED_KEYS
+from gantrymq.shm.valueranges import Count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ class Staged(msgspec.Struct, frozen=True):
     """A file of a folder: its name, rows, and the topics that they go to."""
 
     name: str
-    rows: int
+    rows: Count
     topics: tuple[str, ...]
 
 

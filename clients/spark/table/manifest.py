@@ -13,6 +13,7 @@ import msgspec
 from gantrymq.clients.spark.continuity import Proof
 from gantrymq.clients.spark.sumfile import load
 from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.valueranges import Count, Position
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -37,10 +38,10 @@ class DataFile(msgspec.Struct, frozen=True):
     """One Parquet file: rows of one topic and day from records that begin in [start, end)."""
 
     path: str
-    start: int
-    end: int
-    rows: int
-    bytes: int
+    start: Position
+    end: Position
+    rows: Count
+    bytes: Count
 
     @property
     def folder(self) -> str:
@@ -55,18 +56,18 @@ class Manifest(msgspec.Struct, frozen=True):
     SQL92 expression ("": none), `columns` the Spark types of all columns so far.
     """
 
-    version: int
-    generation: int
-    begin: int
-    position: int
+    version: Count
+    generation: Count
+    begin: Position
+    position: Position
     topics: tuple[str, ...] = ()
     system: bool = False
     filter: str = ""
     columns: dict[str, str] = {}
     #: Whether a log is the one that was read up to `position`; empty of an older version.
     proof: Proof = Proof()
-    layout: int = 1
-    gaps: tuple[tuple[int, int], ...] = ()
+    layout: Count = 1
+    gaps: tuple[tuple[Position, Position], ...] = ()
     files: tuple[DataFile, ...] = ()
 
     @property
