@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.notefile import read_content, write_content
 from gantrymq.shm.ownfiles import open_file
+from gantrymq.shm.valueranges import offset_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,5 +138,5 @@ def locked(store: Path) -> Iterator[None]:
 
 def _marks(value: Any) -> Marks:  # noqa: ANN401 - JSON
     return Marks(
-        *([(int(a), int(b)) for a, b in value[name]] for name in ("resent", "purged")),
+        *([(offset_of(a), offset_of(b)) for a, b in value[name]] for name in ("resent", "purged")),
     )
