@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd.handover.names import REVIVE_GROUP, REVIVE_PREFIX, TIMERS
 from gantrymq.brokerd.handover.pending import messages
-from gantrymq.shm.configfile import read_config
+from gantrymq.shm.configfile import read_config, table_in
 from gantrymq.shm.errors import Incompatible
 from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
 from gantrymq.shm.storage import read_file
@@ -59,13 +59,8 @@ def _pop(storage: Storage, settings: Settings, pending: Pending) -> str:
 
 
 def _ordered_pop(storage: Storage) -> str:
-    content: Any = read_config(storage, _ORDER_FILE) or {}
-    queues = [
-        state
-        for table in (content.get("table") or {}).values()
-        for state in table.values()
-        if _is_open(state)
-    ]
+    table = table_in(read_config(storage, _ORDER_FILE), "table", f"config/{_ORDER_FILE}")
+    queues = [state for states in table.values() for state in states.values() if _is_open(state)]
     if not queues:
         return ""
     return (
@@ -74,10 +69,16 @@ def _ordered_pop(storage: Storage) -> str:
     )
 
 
-def _is_open(state: dict[str, Any]) -> bool:
-    """Whether an ordered POP has given out messages that nobody has acknowledged (CQ-92)."""
-    every = (1 << len(state.get("o") or ())) - 1
-    return bool(every & ~int(state.get("cm", 0)))
+def _is_open(state: object) -> bool:
+    """Whether an ordered POP has given out messages that nobody has acknowledged (CQ-92).
+
+    So it counts where that cannot be told.
+    """
+    given = state.get("o") if isinstance(state, dict) else 1
+    acknowledged = state.get("cm", 0) if isinstance(state, dict) else 0
+    if not isinstance(given, list | None) or not isinstance(acknowledged, int):
+        return True
+    return bool(((1 << len(given or ())) - 1) & ~acknowledged)
 
 
 def _transactions(pending: Pending) -> str:
