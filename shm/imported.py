@@ -19,7 +19,7 @@ from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
-from gantrymq.shm.valueranges import offset_of
+from gantrymq.shm.valueranges import id_of, offset_of
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -99,7 +99,7 @@ def _queue_of(item: tuple[str, Any]) -> tuple[tuple[str, int], Settled]:
     settled = Settled(offset_of(value["first"]), offset_of(value["count"]), bits)
     if len(bits) != (settled.count + 7) // 8:
         raise ValueError(f"{name}: {len(bits)} bytes for {settled.count} records")
-    return (topic, int(queue_id)), settled
+    return (topic, id_of(queue_id)), settled
 
 
 def _content(imported: Imported) -> dict[str, Any]:

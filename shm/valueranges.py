@@ -9,6 +9,7 @@ rings are judged by the kernels that read them; shm/layout.py says what they mea
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
@@ -16,6 +17,7 @@ from msgspec import Meta
 from gantrymq.shm import limits
 from gantrymq.shm.errors import shown
 
+_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 #: Half of what 64 bits hold: sums of two such numbers do so, too.
 NUMBER_MAX: Final = 1 << 62
 WORD_MAX: Final = (1 << 63) - 1
@@ -67,6 +69,13 @@ def offset_of(value: object) -> int:
 def is_small(value: object) -> bool:
     """Whether a file's value is a queue's id, a level, a size or a count."""
     return type(value) is int and 0 <= value <= INT_MAX
+
+
+def id_of(key: str) -> int:
+    """The queue's id, or the level, that is a key of a map. Raises ValueError for another text."""
+    if not _ID.fullmatch(key) or not is_small(int(key)):
+        raise ValueError(f"{shown(key)} is no queue")
+    return int(key)
 
 
 def is_time_ms(value: object) -> bool:

@@ -28,7 +28,7 @@ from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.limits import RETRY_TOPIC_BYTES_MAX
 from gantrymq.shm.ownfiles import read_bytes, replace_whole
 from gantrymq.shm.storage import is_disk_full
-from gantrymq.shm.valueranges import is_offset, is_small
+from gantrymq.shm.valueranges import id_of, is_offset
 
 SAVE_NS: Final = 5_000_000_000
 #: Characters of a wrong value that are shown.
@@ -88,7 +88,7 @@ class OffsetFile:
                 raise ValueError("no broker's store or life")
             self._store, self.life = store, int(life, 16)
             return {
-                MessageQueue(_topic(topic), _queue_id(queue)): _offset(offset)
+                MessageQueue(_topic(topic), id_of(queue)): _offset(offset)
                 for topic, queues in content["offsets"].items()
                 for queue, offset in queues.items()
             }
@@ -183,14 +183,6 @@ def _topic(name: str) -> str:
     if not 0 < len(name.encode()) <= RETRY_TOPIC_BYTES_MAX:
         raise ValueError(f"{name[:_SHOWN]!r} is no topic")
     return name
-
-
-def _queue_id(text: str) -> int:
-    """Raises ValueError for what `save` does not write."""
-    value = int(text)
-    if not is_small(value) or str(value) != text:
-        raise ValueError(f"{text[:_SHOWN]!r} is no queue")
-    return value
 
 
 def _offset(value: object) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.notefile import read_content, write_content
 from gantrymq.shm.ownfiles import open_file
-from gantrymq.shm.valueranges import offset_of
+from gantrymq.shm.valueranges import id_of, offset_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ def read_note(storage: Storage) -> DeadLetterNote:
     try:
         return DeadLetterNote(
             {
-                group: {int(queue): _marks(value) for queue, value in queues.items()}
+                group: {id_of(queue): _marks(value) for queue, value in queues.items()}
                 for group, queues in content["groups"].items()
             }
         )

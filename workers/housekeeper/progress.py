@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.shm.jsonsum import sum_holds, with_sum
 from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.storage import read_file, replace_file
-from gantrymq.shm.valueranges import offset_of
+from gantrymq.shm.valueranges import id_of, offset_of
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -49,7 +49,7 @@ def read_table(
             return None
         content = parse_json(data)
         parts = ((key.rpartition("@"), offset) for key, offset in content["queues"].items())
-        offsets = {(topic, int(queue)): offset_of(offset) for (topic, _, queue), offset in parts}
+        offsets = {(topic, id_of(queue)): offset_of(offset) for (topic, _, queue), offset in parts}
         found = content[position]
         return UNFINISHED if found == UNFINISHED else offset_of(found), offsets
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):

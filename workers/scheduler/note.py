@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm.configfile import by_number, map_in, read_config, write_config
 from gantrymq.shm.notefile import SCAN_BYTES, read_content, write_content
-from gantrymq.shm.valueranges import is_offset, is_small, is_time_ms
+from gantrymq.shm.valueranges import id_of, is_offset, is_small, is_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +86,7 @@ def read_note(storage: Storage) -> Note | None:
     try:
         return Note(
             int(content["scanned"]),
-            {int(level): int(offset) for level, offset in content["levels"].items()},
+            {id_of(level): int(offset) for level, offset in content["levels"].items()},
             [[int(position), int(size)] for position, size in content["absent"]],
             str(content["boot_id"]),
             int(content["base_ns"]),
