@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd.checkpoint import read_checkpoint
 from gantrymq.brokerd.ledgerend import CLOSED_SINCE
-from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.errors import Corrupt, Incompatible
 from gantrymq.shm.storage import read_file
 from gantrymq.workers.groups.ledger import Ledger
-from gantrymq.workers.groups.ledgerentries import NAME, Names, closed_epoch, is_torn, sound_end
+from gantrymq.workers.groups.ledgerentries import NAME, Names, closed_epoch, is_torn
 from gantrymq.workers.groups.offsetfile import (
     FILE,
     TRANSACTIONS_GROUP,
@@ -41,21 +41,26 @@ class LedgerCheck:
                 self._report.add(NAME, None, "missing file")
             return
         data = read_file(self._storage, NAME)
-        if not self._is_sound(data) or not exact or version < CLOSED_SINCE:
+        ledger = Ledger(self._storage)
+        if not self._is_sound(ledger, data) or not exact or version < CLOSED_SINCE:
             return
         if self._is_closed(data):
-            self._compare_offsets(data)
+            self._compare_offsets(ledger)
         else:
             text = "its end is missing"
             self._report.add(NAME, len(data), "no closing entry", "one of the last life", text)
 
-    def _is_sound(self, data: bytes) -> bool:
+    def _is_sound(self, ledger: Ledger, data: bytes) -> bool:
         """Whether it can be read up to the entry of its stop; tells of damage."""
         try:
-            end = sound_end(data)
+            end = ledger.replay(data, Names())
         except Incompatible as error:
             place = int(error.fields["position"])
             self._report.add(NAME, place, "entry of an unknown kind", "one that this program knows")
+            return False
+        except Corrupt as error:
+            place = int(error.fields["position"])
+            self._report.add(NAME, place, "damaged entry", "one that can be", str(error))
             return False
         checkpoint = read_checkpoint(self._storage)
         is_open = checkpoint is not None and checkpoint.ledger_open  # by a stop on a full disk
@@ -70,10 +75,8 @@ class LedgerCheck:
         checkpoint, epoch = read_checkpoint(self._storage), closed_epoch(data)
         return epoch == checkpoint.epoch if checkpoint else epoch >= 0
 
-    def _compare_offsets(self, data: bytes) -> None:
+    def _compare_offsets(self, ledger: Ledger) -> None:
         """A clean stop exports all offsets."""
-        ledger = Ledger(self._storage)
-        ledger.replay(data, Names())
         wanted = offsets_of(ledger.groups)
         if not self._storage.exists(_OFFSETS):
             if ledger.exports:

@@ -279,6 +279,7 @@ class Ledger:
             group.subscribed[key[0]] = key[1]
             return
         if kind is Kind.FORGOTTEN:
+            self._let_go_of(name, key[0])
             group.forget(key[0])
             return
         queue = group.queue(key)
@@ -305,6 +306,18 @@ class Ledger:
         held.pop((name, key), None)
         if not held:
             del self._held[queue.lease.session]
+
+    def _let_go_of(self, name: str, topic: str | None = None) -> None:
+        """The same of all queues that a group has, in a topic or in all of them."""
+        for key, queue in self.groups[name].queues.items():
+            if topic in (None, key[0]):
+                self._let_go(name, key, queue)
+
+    def _drop(self, name: str) -> None:
+        """Know nothing of a group any more."""
+        if name in self.groups:
+            self._let_go_of(name)
+            del self.groups[name]
 
     def _shorten(self, end: int) -> bool:
         """Whether a place in the log lay behind its end."""
@@ -360,7 +373,7 @@ class Ledger:
     def replay(self, data: bytes, names: Names) -> int:
         """Take over entries up to the first bad one; returns the bytes that they take.
 
-        Raises Incompatible.
+        Raises Incompatible, Corrupt.
         """
         end = 0
         for row, name, entry_end in read_entries(data):
@@ -370,14 +383,13 @@ class Ledger:
                 names.groups[row["group"]] = name
                 self.group(name)
             elif kind is Kind.DELETED:
-                self.groups.pop(names.groups[row["group"]], None)
+                self._drop(names.group_of(row, at))
             elif kind is Kind.TOPIC:
                 names.topics[row["topic"]] = name
             elif kind in _OF_NO_GROUP:
                 self._apply_to_all(kind, at, row)
             else:
-                key = (names.topics[row["topic"]], row["queue_id"])
-                group = names.groups[row["group"]]
+                key, group = names.key_of(row, at), names.group_of(row, at)
                 self._note_copied(at, group, key, row)
                 self._apply(kind, group, key, row)
         return end

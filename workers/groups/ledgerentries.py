@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Any, Final
 from zlib import crc32
 
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt, Incompatible
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.storage import Storage, read_file
+from gantrymq.shm.valueranges import NUMBER_MAX, is_small
 from gantrymq.workers.groups.progress import QueueKey
 
 NAME: Final = "gantry/ledger"
@@ -47,6 +49,13 @@ class Kind(IntEnum):
 
 
 _KINDS: Final = frozenset(Kind)
+#: Of kinds that have numbers which are only compared: the others, with which somebody computes.
+_COMPUTED: Final[Mapping[int, tuple[str, ...]]] = {
+    Kind.EPOCH: ("offset",),
+    Kind.CLOSED: ("offset",),
+    Kind.EXPORTED: ("offset",),
+    Kind.GRANT: ("value",),
+}
 #: All of an entry but its CRC, which is the last of it.
 _HEAD_FIELDS: Final = tuple(item.name for item in layout.LEDGER.fields)[1:-1]
 _HEAD: Final = layout.LEDGER.codec("kind", *_HEAD_FIELDS)
@@ -59,6 +68,21 @@ class Names:
 
     groups: dict[int, str] = field(default_factory=dict)
     topics: dict[int, str] = field(default_factory=dict)
+
+    def group_of(self, row: Mapping[str, int], at: int) -> str:
+        """The group that an entry at a byte is of. Raises Corrupt."""
+        return _named(self.groups, "group", row, at)
+
+    def key_of(self, row: Mapping[str, int], at: int) -> QueueKey:
+        """The queue, likewise."""
+        return _named(self.topics, "topic", row, at), row["queue_id"]
+
+
+def _named(names: Mapping[int, str], what: str, row: Mapping[str, int], at: int) -> str:
+    name = names.get(row[what])
+    if name is None:
+        raise _impossible(at, f"{what} {row[what]}, which no entry before it names")
+    return name
 
 
 def pack_entry(kind: Kind, name: bytes, **values: int) -> bytes:
@@ -136,7 +160,7 @@ class Entries:
 
 
 def read_entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
-    """Fields, name and end of each entry up to the first bad one. Raises Incompatible."""
+    """Fields, name and end of each entry up to the first bad one. Raises Incompatible, Corrupt."""
     size, crc_at = layout.LEDGER.size, layout.LEDGER.offset("crc")
     at = 0
     while at + size <= len(data):
@@ -153,13 +177,44 @@ def read_entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
                 path=NAME,
                 position=at,
             )
-        name = data[at + size : at + size + row["name_bytes"]].decode()
-        yield row, name, end
+        _require_possible(row, at)
+        yield row, _name_in(data[at + size : at + size + row["name_bytes"]], at), end
         at = end
 
 
+def _require_possible(row: Mapping[str, int], at: int) -> None:
+    """Raise Corrupt for a number, with a right checksum, that whoever computes cannot take."""
+    for name in _COMPUTED.get(row["kind"], ("offset", "value")):
+        if not -1 <= row[name] <= NUMBER_MAX:
+            raise _impossible(at, f"{name} {row[name]}")
+    if not is_small(row["queue_id"]):
+        raise _impossible(at, f"queue {row['queue_id']}")
+
+
+def _name_in(raw: bytes, at: int) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        require_ours(error)
+        raise _impossible(at, "a name that is no UTF-8") from None
+
+
+def _impossible(at: int, what: str) -> Corrupt:
+    return _damaged(at, f"the entry there has {what}")
+
+
+def _damaged(at: int, why: str) -> Corrupt:
+    return Corrupt(
+        f"{NAME} is damaged at byte {at}, {why}: bring the file back from a back-up, or make a new"
+        " store of what is sound with `gantrymq store verify --salvage DEST`; the file has not been"
+        " changed",
+        path=NAME,
+        position=at,
+    )
+
+
 def sound_end(data: bytes) -> int:
-    """Where the sound entries end. Raises Incompatible."""
+    """Where the sound entries end. Raises Incompatible, Corrupt."""
     end = 0
     for _row, _name, end in read_entries(data):  # noqa: B007 - the last one counts
         pass
@@ -177,22 +232,20 @@ def is_torn(data: bytes, end: int) -> bool:
         kind = int.from_bytes(data[at : at + 2], "big")
         if kind not in (Kind.SYNCED, Kind.CLOSED):
             continue
-        for row, _name, _end in islice(read_entries(data[at : at + size]), 1):
-            if (row["value"] if kind == Kind.SYNCED else at) > end:
-                return False
+        try:
+            found = next(read_entries(data[at : at + size]), None)
+        except Corrupt as error:
+            require_ours(error)
+            return False
+        if found and (found[0]["value"] if kind == Kind.SYNCED else at) > end:
+            return False
     return True
 
 
 def judge_tail(data: bytes, end: int) -> None:
     """Raise Corrupt if what lies behind the sound entries, which end at `end`, is damage."""
     if end < len(data) and not is_torn(data, end):
-        raise Corrupt(
-            f"{NAME} is damaged at byte {end}, and entries behind it were durable: bring the file"
-            " back from a back-up, or make a new store of what is sound with `gantrymq store"
-            " verify --salvage DEST`; the file has not been changed",
-            path=NAME,
-            position=end,
-        )
+        raise _damaged(end, "and entries behind it were durable")
 
 
 def closed_epoch(data: bytes) -> int:
