@@ -29,6 +29,7 @@ from gantrymq.shm.kernels.scan import (
 )
 from gantrymq.shm.properties import HALF_TOPIC, java_int, parse_properties
 from gantrymq.shm.storage import Storage, read_file, replace_file
+from gantrymq.shm.valueranges import is_offset, is_time_ms
 
 FILE = "gantry/producers"
 PRODUCERS_MAX = 100_000
@@ -171,10 +172,12 @@ def load_producers(storage: Storage) -> Producers:
     whole = len(data) == size + head["count"] * layout.PRODUCER.size
     if not whole or head["magic"] != layout.PRODUCERS_MAGIC:
         return Producers()
-    if zlib.crc32(bare + data[size:]) != head["crc"]:
+    if zlib.crc32(bare + data[size:]) != head["crc"] or not is_offset(head["position"]):
         return Producers()
     table = Producers(position=head["position"])
     for at in range(size, len(data), layout.PRODUCER.size):
         row = layout.PRODUCER.unpack(data, at)
+        if not is_offset(row["last_seq"]) or not is_time_ms(row["store_ms"]):
+            return Producers()
         table.last[row["producer"]] = (row["last_seq"], row["store_ms"])
     return table

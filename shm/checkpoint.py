@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gantrymq.shm import layout
+from gantrymq.shm.valueranges import is_offset, is_time_ms
 
 FILE = "gantry/checkpoint"
 
@@ -32,7 +35,7 @@ def newest_slot(data: bytes) -> Checkpoint | None:
         if len(slot) < layout.GANTRY_CHECKPOINT.size:
             continue
         row = layout.GANTRY_CHECKPOINT.unpack(slot)
-        whole = row["magic"] == layout.GANTRY_CHECKPOINT_MAGIC
+        whole = row["magic"] == layout.GANTRY_CHECKPOINT_MAGIC and _is_possible(row)
         if whole and zlib.crc32(slot[:-4]) == row["crc"]:
             found.append(
                 Checkpoint(
@@ -42,3 +45,9 @@ def newest_slot(data: bytes) -> Checkpoint | None:
                 )
             )  # fmt: skip
     return max(found, key=lambda slot: slot.serial, default=None)
+
+
+def _is_possible(row: Mapping[str, Any]) -> bool:
+    """Whether it is a slot that somebody may have written: others go on with its numbers."""
+    numbers = (row["serial"], row["durable"], row["dispatched"])
+    return all(map(is_offset, numbers)) and is_time_ms(row["store_ms"])

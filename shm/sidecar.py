@@ -7,9 +7,9 @@ segment. Bytes and numbers only; files are the caller's. Nothing here imports nu
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.record import Filler
 from gantrymq.shm.record_columns import RecordColumns, number_topics, read_records
 from gantrymq.shm.segment import Segment
+from gantrymq.shm.valueranges import is_offset, is_time_ms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,6 +111,7 @@ def parse(data: bytes, name: str = "sidecar") -> Sidecar:
     zeroed = data[:_CRC_AT] + bytes(4)
     if zlib.crc32(memoryview(data)[size:], zlib.crc32(zeroed)) != head["crc"]:
         raise _corrupt(name, "its CRC differs")
+    _require_possible(head, name)
     records, blocks = head["records"], head["blocks"]
     numbers_at = size + 4 * records
     names_at = numbers_at + 2 * records
@@ -125,6 +127,15 @@ def parse(data: bytes, name: str = "sidecar") -> Sidecar:
     )
     _require_consistent(found, head["topics"], name)
     return found
+
+
+def _require_possible(head: Mapping[str, Any], name: str) -> None:
+    for field in ("base", "segment_bytes", "end"):
+        if not is_offset(head[field]):
+            raise _corrupt(name, f"{field} {head[field]}")
+    for field in ("first_ms", "last_ms"):
+        if not is_time_ms(head[field]):
+            raise _corrupt(name, f"{field} {head[field]}")
 
 
 def _names(dictionary: bytes) -> Iterator[str]:
