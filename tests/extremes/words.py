@@ -10,6 +10,7 @@ from gantrymq.shm.structs import Struct
 from tests.extremes.honest import Honest
 from tests.extremes.requests import UNIONS, Hostile
 from tests.support.extremes import NUMBERS
+from tests.support.sweptwords import EXTENSIONS, lanes_of
 
 #: Words of one session, and how many sessions there are at once.
 OF_ONE = 128
@@ -19,14 +20,16 @@ AT_ONCE = 16
 def words_of(hostile: Hostile) -> list[tuple[int, int]]:
     """Where words that somebody reads are, and their sizes: header, tables, lanes, rings."""
     plan = hostile.session.plan
-    lanes = [plan.writer, *(getattr(plan, name) for name in UNIONS)]
-    places = [(layout.ARENA, 0), *((layout.LANE, lane.control) for lane in lanes)]
+    lanes = lanes_of(plan)
+    places = [(layout.ARENA, 0), *((layout.LANE, lane.control) for lane in lanes.values())]
     places += [(layout.PROGRESS, layout.PROGRESS_AT + n * layout.PROGRESS_BYTES) for n in range(4)]
     places += [(layout.ROUTE, layout.ROUTES_AT + n * layout.ROUTE_BYTES) for n in range(4)]
     places += [(layout.ENTRY, plan.writer.up + at) for at in (0, 48, 96)]
+    behind = plan.writer.up + layout.ENTRY_BYTES
+    places += [(struct, behind) for some in EXTENSIONS.values() for struct in some]
     places += [(layout.COMPLETION, plan.writer.down + at) for at in (0, 56)]
-    for lane in lanes[1:]:
-        places += [(layout.MESSAGE, lane.up), (layout.MESSAGE, lane.down)]
+    for name in lanes.keys() - {"writer"}:
+        places += [(layout.MESSAGE, lanes[name].up), (layout.MESSAGE, lanes[name].down)]
     found = [word for struct, at in places for word in _fields(struct, at)]
     found += [(layout.INTEREST_AT + 4 * n, 4) for n in range(16)]
     return found

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,13 +17,15 @@ import msgspec
 import pytest
 
 from gantrymq.shm import groupwire, layout, schedulerwire, transactionwire, wire
-from gantrymq.shm.arena import plan_arena
-from gantrymq.shm.codes import EntryKind, Role
+from gantrymq.shm.arena import ArenaPlan, plan_arena
+from gantrymq.shm.codes import Role, Status
+from gantrymq.shm.controllane import ControlLane, End
 from gantrymq.shm.jsonsum import with_sum, without_sum
 from gantrymq.shm.limits import DELIVERIES_MAX
 from gantrymq.shm.storage import replace_file
+from gantrymq.workers.session import Session
 from tests.support.door import Door, opened
-from tests.support.extremes import NUMBERS, kinds_of, requests_of, sound_request, words_of
+from tests.support.extremes import NUMBERS, kinds_of, requests_of, sound_request
 from tests.support.groups_rig import Rig, only
 from tests.support.memory_sessions import memory_session
 from tests.support.packed import NESTED
@@ -29,6 +33,8 @@ from tests.support.parking import Life, at_message, level_message
 from tests.support.retry_rig import RetryRig
 from tests.support.simclock import SimClock
 from tests.support.simstorage import SimStorage
+from tests.support.sweptfiles import changed
+from tests.support.sweptwords import Form, forms, sound_words, words
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
 from tests.support.trials import mends
 from tests.unit.test_recalls import Asker, handle_of
@@ -292,94 +298,91 @@ def test_no_value_of_a_frame_ends_the_supervisor(kind: type[wire.Frame], door: D
 # ------------------------------------------------------------------------------- words of an arena
 
 
-def _words() -> Iterator[tuple[int, bytes]]:
-    """Each word of an arena that its client writes: where, and bytes at its ends."""
-    plan = plan_arena(4096, 4096, 4096, 4096)
-    lanes = (plan.writer, plan.groups)
-    places = [(layout.ARENA, 0), (layout.PROGRESS, layout.PROGRESS_AT)]
-    places += [(layout.LANE, lane.control) for lane in lanes]
-    mine = [(layout.ROUTE, layout.ROUTES_AT), (layout.ENTRY, plan.writer.up)]
-    mine.append((layout.MESSAGE, plan.groups.up))
-    fields = [
-        (start + struct.offset(field.name), field)
-        for struct, start in (*places, *mine)
-        for field in struct.fields
-        if (struct, start) in mine or field.writer == "client"
-    ]
-    for at, field in fields:
-        for data in words_of(field) if isinstance(field.type, str) else ():
-            yield at, data
+class Clients:
+    """Sessions with one entry and a request in each other lane, of which a word is another one."""
 
+    def __init__(self, life: TxnLife) -> None:
+        self.life = life
+        self.plan = plan_arena(4096, 4096, 4096, 4096)
+        self.numbers = itertools.count(1000)
+        self.topic = life.slot("orders")
 
-def test_no_word_of_an_arena_ends_writer_reader_or_groups() -> None:
-    """A fresh session for each: an entry, a request, its words; one of them is extreme."""
-    rig = RetryRig()
-    good = rig.attach()
-    rig.settle()
-    good.join("good")
-    plan = plan_arena(4096, 4096, 4096, 4096)
-    body = groupwire.encode(groupwire.Commit(1, {0: 1}, {0: 1}))
-    for number, (at, data) in enumerate(_words(), 1000):
-        session = memory_session(number, plan, producer=number.to_bytes(10, "big"))
-        arena = session.arena
-        _write(arena, layout.ROUTES_AT, layout.ROUTE.pack(ready=1, topic=0))
-        size = layout.ENTRY_BYTES + 8
-        entry = {"length": size, "kind": EntryKind.SEND, "seq": 1, "queue": -1, "body_bytes": 8}
-        _write(arena, plan.writer.up, layout.ENTRY.pack(**entry))
-        _set_tail(arena, plan.writer.control, size)
-        size = (layout.MESSAGE_BYTES + len(body) + 7) & ~7
-        head = {"length": size, "kind": EntryKind.REQUEST, "body_bytes": len(body)}
-        _write(arena, plan.groups.up, layout.MESSAGE.pack(**head) + body)
-        _set_tail(arena, plan.groups.control, size)
-        _write(arena, layout.ARENA_PROGRESS_COUNT, (1).to_bytes(4, "little"))
-        _write(arena, at, data)
-        for table in rig.tables.values():
+    def make(self, form: Form, at: int = 0, word: bytes = b"") -> Session:
+        """One of them, which no agent knows yet."""
+        number = next(self.numbers)
+        made = memory_session(number, self.plan, producer=number.to_bytes(10, "big"))
+        session = replace(made, scheduler=True, transactions=True)
+        for place, data in (*sound_words(self.plan, form, self.topic), (at, word)):
+            session.arena[place : place + len(data)].data[:] = data
+        return session
+
+    def serve(self, *sessions: Session) -> None:
+        """Let all agents have some turns with them, and then without."""
+        tables = self.life.tables.values()
+        for table, session in itertools.product(tables, sessions):
             table.attach(session)
-        rig.cycle()
-        rig.cycle()
-        for table in rig.tables.values():
-            table.detach(number)
-    rig.settle()
-    assert good.commit(q1=0).lost == {}
-    assert all(table.failures == [] for table in rig.tables.values())
+        self.life.turn()
+        self.life.turn()
+        for table, session in itertools.product(tables, sessions):
+            table.detach(session.session)
 
 
-def _write(arena: object, at: int, data: bytes) -> None:
-    arena[at : at + len(data)].data[:] = data  # type: ignore[index]
+def _joined(life: TxnLife, plan: ArenaPlan) -> bool:
+    """Whether `groups` takes a member in."""
+    session = memory_session(901, plan)
+    lane = ControlLane(session.arena, plan.groups, End.CLIENT)
+    assert lane.put(groupwire.encode(groupwire.Join(1, "g", [life.slot("orders")])))
+    life.tables[Role.GROUPS].attach(session)
+    life.settle()
+    bodies = iter(lane.take, None)
+    return any(isinstance(groupwire.decode_notice(body), groupwire.Joined) for body in bodies)
 
 
-def _set_tail(arena: object, control: int, tail: int) -> None:
-    _write(arena, control + layout.LANE_UP_TAIL, tail.to_bytes(8, "little"))
+def test_no_word_of_an_arena_ends_an_agent(txn: TxnLife) -> None:
+    """A fresh session for each: an entry, requests in all lanes, its words; one is extreme.
+
+    All lanes of the plan, all kinds of entries, and all words of them that are a client's.
+    """
+    txn.start(Role.GROUPS)
+    clients, good = Clients(txn), Peer(txn)
+    every = words(clients.plan)
+    while some := list(itertools.islice(every, 64)):
+        clients.serve(*itertools.starmap(clients.make, some))
+    txn.turn()
+    assert good.ended([txn.half(TX)], commit=True) == (transactionwire.COMMITTED, "")
+    assert Asker(txn).recall("x", "orders") == schedulerwire.UNKNOWN_HANDLE
+    assert _joined(txn, clients.plan)
+
+
+def test_a_sound_entry_of_each_form_of_a_client_is_taken(txn: TxnLife) -> None:
+    """Else the sweep would only see them refused."""
+    clients = Clients(txn)
+    for form in forms():
+        if not form.is_clients:
+            continue
+        session = clients.make(form)
+        clients.serve(session)
+        answer = layout.COMPLETION.unpack(session.arena[clients.plan.writer.down :].tobytes())
+        assert (answer["seq"], answer["status"]) == (1, Status.OK), form.name
 
 
 # ---------------------------------------------------------------------------------- files of ours
 
 
-def _spoiled(value: object) -> Iterator[object]:
-    """A value of JSON with one number at an end of its type."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            for other in _spoiled(item):
-                yield {**value, name: other}
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            for other in _spoiled(item):
-                yield [*value[:number], other, *value[number + 1 :]]
-    elif isinstance(value, int):
-        yield from (-1, 1 << 31, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 64, 1e300)
-
-
 @pytest.mark.parametrize(
     "path", ["gantry/schedule.json", "gantry/transactions.json", "config/delayOffset.json"]
 )
-def test_no_number_of_a_file_ends_its_agent(path: str, txn: TxnLife) -> None:
+def test_no_value_of_a_file_ends_its_agent(path: str, txn: TxnLife, seed: int) -> None:
     """Its next process finds it: what it says is believed, or read anew from the log."""
+    dice = random.Random(seed)
     txn.half(TX)
     txn.park(at_message(txn.clock.wall_ms() + 3_000), level_message(3))
     txn.run_for(12_000)
     sound = (Path(txn.storage.root) / path).read_text("utf-8")
     content = without_sum(json.loads(re.sub(r"(\d+):", r'"\1":', sound)))
-    for value in _spoiled(content):
+    for value in changed(content):
+        if dice.randrange(4):
+            continue
         text = json.dumps(value)
         replace_file(txn.storage, path, (with_sum(text) if "gantry" in path else text).encode())
         txn.kill(Role.SCHEDULER)
@@ -393,11 +396,11 @@ def test_no_number_of_a_file_ends_its_agent(path: str, txn: TxnLife) -> None:
     assert peer.ended([txn.half("e" * 32)], commit=True) == (transactionwire.COMMITTED, "")
 
 
-def test_no_number_of_consumer_offsets_ends_groups() -> None:
+def test_no_value_of_consumer_offsets_ends_groups() -> None:
     """Another broker, or an editor, may have written the file."""
     content = {"offsetTable": {"orders@g": {"0": 1, "1": 2}, "other@g": {"7": 3}}}
     ids = [{"offsetTable": {"orders@g": {str(number): 1}}} for number in NUMBERS]
-    for value in (*_spoiled(content), *ids, {"offsetTable": {"orders@g": [1]}}):
+    for value in (*changed(content), *ids):
         rig = Rig(orders=2)
         rig.fill(0, 10)
         storage = SimStorage(rig.disk)

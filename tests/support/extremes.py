@@ -159,6 +159,7 @@ def kinds_of(union: object) -> tuple[type[msgspec.Struct], ...]:
 
 
 def words_of(field: Field) -> Iterator[bytes]:
-    """Bytes at the ends of a word of shared memory."""
-    for number in NUMBERS:
-        yield (number & ((1 << 8 * field.size) - 1)).to_bytes(field.size, "little")
+    """Bytes at the ends of a word of shared memory, each once."""
+    mask = (1 << 8 * field.size) - 1
+    for number in dict.fromkeys(number & mask for number in NUMBERS):
+        yield number.to_bytes(field.size, "little")
