@@ -5,18 +5,28 @@ from __future__ import annotations
 import ast
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
+from io import StringIO
+from itertools import product
 from pathlib import Path
 from types import FrameType
 
 import numpy as np
 import pytest
 
+from gantrymq.brokerd import config
+from gantrymq.brokerd.broker import open_broker
+from gantrymq.brokerd.dump import dump_store
+from gantrymq.brokerd.log import Log
+from gantrymq.brokerd.verify import verify
 from gantrymq.shm import layout
 from gantrymq.shm.codes import Role
+from gantrymq.shm.configfile import parse_config
 from gantrymq.shm.errors import Corrupt, GantryError, Incompatible
+from gantrymq.shm.jsonsum import without_sum
 from gantrymq.shm.storage import PosixStorage, replace_file
 from gantrymq.workers.groups.ledgerentries import NAME as LEDGER
 from gantrymq.workers.groups.ledgerentries import Kind
@@ -56,6 +66,53 @@ def test_no_value_of_a_file_ends_its_readers(file: SweptFile, tmp_path: Path) ->
         for read in file.readers:
             file.write(tmp_path, content)
             assert outcome(file, read, tmp_path) == [], content
+
+
+def _start(home: Path) -> None:
+    """Up to where agents would come."""
+    settings = config.load(home, {}, {})
+    broker = open_broker(home, settings, Log("error", StringIO()), lambda *_: None, lambda: None)
+    try:
+        broker.begin()
+    finally:
+        broker.close(clean=False)
+
+
+#: What reads all files of a store.
+WHOLE: tuple[Reader, ...] = (
+    _start,
+    lambda home: verify(home / "store"),
+    lambda home: dump_store(home / "store", StringIO(), None, "disk"),
+)
+#: How often each of them is done.
+SAMPLES = 6
+
+
+def test_no_value_of_a_file_ends_a_start_or_a_check(
+    varied_store: Path, tmp_path: Path, seed: int
+) -> None:
+    """A sample of what is above, with all other files there."""
+    dice = random.Random(seed)
+    known = {file.path: file for file in FILES}
+    sound = {
+        path: without_sum(parse_config((varied_store / path).read_text()))
+        for path in known
+        if (varied_store / path).is_file()
+    }
+    assert len(sound) > 8
+    home = tmp_path / "home"
+    for act, _ in product(WHOLE, range(SAMPLES)):
+        shutil.copytree(varied_store, home / "store")
+        home.chmod(0o700)
+        path = dice.choice(list(sound))
+        content = dice.choice(list(changed(sound[path])))
+        known[path].write(home / "store", content)
+        try:
+            act(home)
+        except GantryError as error:
+            named = any(word in str(error) for word in (path, "commitlog/", "setting", "topic"))
+            assert named, (path, content, error)  # noqa: PT017 - one of many
+        shutil.rmtree(home)
 
 
 # ----------------------------------------------------------------------------- files with a layout
