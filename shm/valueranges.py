@@ -2,8 +2,8 @@
 
 The structs of shm/groupwire.py, schedulerwire.py, transactionwire.py and the clients' frames of
 wire.py are made of these types, so that a decoder checks each value once and before anybody
-computes with it: what lies outside is refused to whoever asked (shm/packed.py). Numbers of notes
-and RocketMQ's configuration files are judged by the functions below. Words of arenas and
+computes with it: what lies outside is refused to whoever asked (shm/packed.py). Numbers of files,
+ours and RocketMQ's, are judged by the functions below or by the types. Words of arenas and
 rings are judged by the kernels that read them; shm/layout.py says what they mean.
 """
 
