@@ -36,7 +36,7 @@ from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.lognames import DIRECTORY, segment_name
 from gantrymq.shm.marks import mark
-from gantrymq.shm.ranges import Ranges, Stretch, read_ranges
+from gantrymq.shm.ranges import EVERYTHING, Ranges, Stretch, read_ranges
 from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
 from gantrymq.shm.storage import Storage
 
@@ -160,6 +160,25 @@ def _find_end(
                 progress(piece.next - start, max(piece.next, durable) - start, "checking the log")
         if found.appended < stretch.end:
             return
+
+
+def require_sound(storage: Storage, segment_bytes: int, progress: Progress | None = None) -> None:
+    """Raise Corrupt unless all records of a store that was stopped cleanly are sound. OSError.
+
+    A start looks at the last ones: those before have units, which are not made anew of them.
+    """
+    bases, last = segment_bases(storage, segment_bytes), read_checkpoint(storage)
+    if not bases or last is None:
+        return
+    low = at = bases[0]
+    ranges = read_ranges(storage) or EVERYTHING
+    for stretch in ranges.stretches(low, last.durable):
+        for piece in _pieces(storage, segment_bytes, stretch):
+            at = piece.next
+            if progress:
+                progress(at - low, last.durable - low, "checking the log")
+        if at < stretch.end:
+            raise damaged(at, segment_bytes, f"the log was durable up to {last.durable}")
 
 
 def _pieces(storage: Storage, segment_bytes: int, stretch: Stretch) -> Iterator[Piece]:

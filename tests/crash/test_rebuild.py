@@ -20,7 +20,7 @@ from gantrymq.brokerd.lock import acquire
 from gantrymq.brokerd.rebuild import DERIVED, Rebuilt, make_again, rebuild
 from gantrymq.brokerd.verify import verify
 from gantrymq.shm import layout
-from gantrymq.shm.errors import Incompatible, StoreBusy, StoreFailed
+from gantrymq.shm.errors import Corrupt, Incompatible, StoreBusy, StoreFailed
 from gantrymq.shm.indexnote import NOTE_FILE
 from gantrymq.shm.storage import read_file
 from tests.sim import scenario
@@ -95,6 +95,21 @@ def test_everything_comes_back_as_it_was(store: Path) -> None:
         for name in before
     ) + len(["gantry/producers", "gantry/index.json"])
     assert done.index_files > 2
+
+
+@mends("S239")
+@pytest.mark.parametrize("field", ["total_size", "queue_id", "queue_offset", "store_timestamp"])
+def test_a_damaged_record_is_named_before_anything_goes(store: Path, field: str) -> None:
+    """A unit at the queue offset that it names would be the last of millions."""
+    segment = min((store / "commitlog").iterdir())
+    data = bytearray(segment.read_bytes())
+    at = int.from_bytes(data[:4], "big")  # the second record
+    data[at + layout.RECORD.offset(field) + 2] ^= 1
+    segment.write_bytes(data)
+    before = contents(store)
+    with pytest.raises(Corrupt, match=rf"damaged at byte {at} .*store verify.*nothing has been"):
+        rebuild(store)
+    assert contents(store) == before
 
 
 def test_a_dry_run_only_tells(store: Path) -> None:

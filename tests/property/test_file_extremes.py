@@ -43,6 +43,7 @@ from tests.support.simstorage import SimStorage
 from tests.support.sweptbytes import ledgers
 from tests.support.sweptfiles import FILES, Reader, SweptFile, changed, wrong_numbers
 from tests.support.tree import FOLDERS, ROOT, nodes, parsed, python_files
+from tests.support.trials import mends
 
 
 def outcome(file: SweptFile, read: Reader, root: Path) -> list[object]:
@@ -60,6 +61,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here
 
 
+@mends("S235", "S236")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_no_value_of_a_file_ends_its_readers(file: SweptFile, tmp_path: Path) -> None:
     for content in changed(file.content):
@@ -118,6 +120,7 @@ def test_no_value_of_a_file_ends_a_start_or_a_check(
 # ----------------------------------------------------------------------------- files with a layout
 
 
+@mends("S238")
 @pytest.mark.parametrize("file", sweptbytes.FILES, ids=lambda file: file.path.split("/")[1])
 def test_no_number_of_a_layout_ends_its_readers(
     file: sweptbytes.SweptBytes, tmp_path: Path
@@ -138,6 +141,7 @@ def test_no_number_of_a_layout_ends_its_readers(
         assert found == [], what
 
 
+@mends("S237")
 def test_no_number_of_the_ledger_ends_groups(seed: int) -> None:
     """Whatever an entry of any kind says, its checksum being right: it is named, or taken."""
     dice = random.Random(seed)
