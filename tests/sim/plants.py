@@ -21,7 +21,7 @@ from gantrymq.brokerd.retention import Retention
 from gantrymq.shm import layout
 from gantrymq.shm.indexnote import Note
 from gantrymq.shm.kernels import drain as kernels_of_lanes
-from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels import frames, ring
 from gantrymq.shm.kernels import index as kernels
 from gantrymq.shm.kernels.words import store_word
 from gantrymq.workers.groups.agent import Groups
@@ -274,6 +274,25 @@ def armed_with_others_only() -> None:
     put_over(Host, "_arm_idle", lambda *_: None)
 
 
+def asked_before_durable() -> None:
+    """The flusher asks who waits for the disk before it says how far that is, not behind that."""
+
+    def hasty(self: Flusher, appended: int, now_ns: int) -> None:
+        self._sync_segments(appended)
+        clients, words = self._clients.values(), self._words
+        waiting = [one for one in clients if ring.wants_durable(one.arena, appended)]
+        self._durable, self._last_ns = appended, now_ns
+        reader_armed = ring.publish_and_check(
+            words, layout.BOARD_DURABLE, appended, words, layout.BOARD_READER_ARMED
+        )
+        if reader_armed:
+            self._bells.reader.ring()
+        for one in waiting:
+            one.bell.ring()
+
+    put_over(Flusher, "_sync", hasty)
+
+
 def keys_go_before_segments() -> None:
     """The indexer drops keys below the board's `low`, while a stop still leaves the segments."""
 
@@ -321,6 +340,7 @@ PLANTS: dict[str, Callable[[], None]] = {
         limited_by_ends_that_have_moved,
         never_suspected,
         armed_with_others_only,
+        asked_before_durable,
         keys_go_before_segments,
         begins_lowered_for_one_life,
     )

@@ -164,13 +164,17 @@ def test_what_came_due_and_was_lost_is_consumed_again(plant: str, simulate: Prog
 #: Most seeds that a planted bug is looked for in: of its faults, one in ten or more finds it.
 MOST = 120
 #: Few seeds find these: the suite begins shortly before one that does.
-LATER = {"armed_with_others_only": 1, "clock_before_the_look": 64, "counted_before_filed": 4}
+LATER = {
+    "armed_with_others_only": 1, "clock_before_the_look": 64, "counted_before_filed": 4,
+    "asked_before_durable": 8,
+}  # fmt: skip
 #: Planted bug -> faults that make it likely.
 WITHIN = {
     "ack_before_append": "kill_at_a_mark",
     "clock_before_the_look": "stall_the_writer",
     "recovery_without_zeroing": "kill_at_a_call,kill_everything,cut_power",
     "durable_before_sync": "all",
+    "asked_before_durable": "none",
     "leased_twice": "all",
     "appended_again": "leave_unanswered",
     "forgotten_with_its_session": "drop_a_connection",
@@ -205,7 +209,7 @@ WITHIN = {
 
 
 #: A run that never comes to rest waits for what was told and is not there.
-FOUND_BY = ("BrokenPromiseError", "Corrupt", "SpinningError", "StalledError")
+FOUND_BY = ("BrokenPromiseError", "Corrupt", "LostWakeupError", "SpinningError", "StalledError")
 
 
 @pytest.mark.parametrize("plant", WITHIN)

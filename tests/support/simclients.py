@@ -53,6 +53,11 @@ class SimClient:
         """The socket has ended."""
         self.session = None
 
+    def sleeps_over(self, durable: int) -> bool:
+        """Whether it sleeps on though the log is durable up to where it waits for."""
+        del durable
+        return False
+
     def killed(self) -> None:
         """Its steps are whole."""
 

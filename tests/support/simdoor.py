@@ -66,6 +66,11 @@ class _Remote:
     def session_over(self) -> None:
         """Its socket says so."""
 
+    def sleeps_over(self, durable: int) -> bool:
+        """Its threads say so themselves (tests.support.simthreads)."""
+        del durable
+        return False
+
 
 class Door:
     """The control socket of one life, and what stands behind it. An actor: part of a supervisor."""

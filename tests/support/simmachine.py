@@ -21,7 +21,7 @@ from gantrymq.brokerd.recovery import recover
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import ArenaPlan, plan_arena
 from gantrymq.shm.bell import EventBell
-from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.board import Board, TopicSlot, format_board
 from gantrymq.shm.clock import Clock
 from gantrymq.shm.codes import BrokerState, Role
 from gantrymq.workers.agent import Agent, Bells
@@ -39,7 +39,7 @@ from tests.support.simdisk import Disk
 from tests.support.simpace import FULL_SOON, compact_soon, hurry
 from tests.support.simretention import expire
 from tests.support.simstorage import SimStorage
-from tests.support.simulation import AgentActor, Simulation
+from tests.support.simulation import AgentActor, LostWakeupError, Simulation
 from tests.support.storedlog import check_units, require
 from tests.support.txnoracle import TRANSACTION_SETTINGS
 
@@ -82,6 +82,10 @@ class Client(Protocol):
 
     def session_over(self) -> None:
         """The socket ended: the session is over, the process lives on."""
+        ...
+
+    def sleeps_over(self, durable: int) -> bool:
+        """Whether it sleeps on though the log is durable up to where it waits for."""
         ...
 
 
@@ -131,10 +135,25 @@ class SimBoard(Board):
         self._pause()
         super().set_word(offset, value)
 
+    def half(self, offset: int) -> int:
+        """A 32-bit word, after what others have done."""
+        self._pause()
+        return super().half(offset)
+
     def set_half(self, offset: int, value: int) -> None:
         """Store a 32-bit word, after what others have done."""
         self._pause()
         super().set_half(offset, value)
+
+    def queue(self, queue: int) -> dict[str, int]:
+        """The words of a queue's slot, after what others have done."""
+        self._pause()
+        return super().queue(queue)
+
+    def topic(self, slot: int) -> TopicSlot | None:
+        """A topic, after what others have done."""
+        self._pause()
+        return super().topic(slot)
 
 
 class SimAgentClock:
@@ -205,6 +224,7 @@ class SimMachine:
         self.poisons = simpoison.Poisons()
         simulation.note(f"set to {simwidth.settings_of(simulation.seed)}")
         self._seen_low = 0
+        self._told_durable = 0  # whoever waits for that was rung
         self._writer_began_ns = 0
         self._boot_id = self._random_bytes(16)
         simulation.on_death = self._on_death
@@ -275,7 +295,9 @@ class SimMachine:
     def observe(self, who: str) -> None:
         """After each step that may publish: what was published as durable once must stay."""
         if self.board is not None and who in self._publishers:
-            self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
+            durable = self.board.word(layout.BOARD_DURABLE)
+            self.model.durable = max(self.model.durable, durable)
+            self._require_woken(durable)
             appended = self.board.word(layout.BOARD_APPENDED)
             writer = self.simulation.actors.get(self.process_of(Role.WRITER))
             if isinstance(writer, AgentActor):
@@ -287,6 +309,19 @@ class SimMachine:
                 self.log_is_cut = True
                 expire(self, low)
                 self._seen_low = low
+
+    def _require_woken(self, durable: int) -> None:
+        """Behind a step of a flusher that has moved `durable`, nobody sleeps who waits for that."""
+        flusher = self.simulation.actors.get(self.process_of(Role.FLUSHER))
+        if durable == self._told_durable or (isinstance(flusher, AgentActor) and flusher.is_amid):
+            return
+        self._told_durable = durable
+        # One that has died may owe a ring; who has just come rings nobody's bell until it is heard.
+        if flusher is None or self.tables[Role.FLUSHER].unheard:
+            return
+        for _session, client in self.sessions.values():
+            if client.sleeps_over(durable):
+                raise LostWakeupError(f"{client.name} sleeps, and the disk has what it waits for")
 
     # ---------------------------------------------------------------------------------- life, death
 

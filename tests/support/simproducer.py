@@ -64,6 +64,7 @@ class SimProducer(SimClient):
         self.at_once = 0.8  # the share of the others
         self.waits = _DELAYS  # of which modes and values
         self.durable_end = 0  # somebody waits for this position
+        self._slept_for = 0  # the same, if it went to sleep over that
         self._unanswered: deque[Sent] = deque()
         self._unput: deque[list[Sent]] = deque()  # each list: one message, or a batch
         self.answered: deque[Sent] = deque(maxlen=UNANSWERED_MAX)
@@ -125,6 +126,7 @@ class SimProducer(SimClient):
 
     def go_on(self, session: Session, now_ns: int) -> None:
         """Take answers, put something, or go to sleep."""
+        self._slept_for = 0
         if self._old is not None:
             at = session.plan.writer.control + layout.LANE_ADOPTED
             if not session.arena[at : at + 8].any():
@@ -257,9 +259,14 @@ class SimProducer(SimClient):
         board = self.machine.board
         return board is None or board.word(layout.BOARD_DURABLE) < self.durable_end
 
+    def sleeps_over(self, durable: int) -> bool:
+        """Whether it sleeps on though the disk has what it waits for."""
+        return self._asleep and not self.bell.rung and 0 < self._slept_for <= durable
+
     def _may_sleep(self, session: Session) -> bool:
         """Raise the flags, look again."""
         if self._waits_for_disk():
+            self._slept_for = self.durable_end
             at = layout.ARENA_DURABLE_WANTED
             ring.publish(session.arena, at, self.durable_end)
             if not self._waits_for_disk():

@@ -11,6 +11,7 @@ import errno
 import math
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import ClassVar, Protocol
 
@@ -22,6 +23,7 @@ from gantrymq.workers.agent import IDLE_NS, Agent
 from tests.support.faults import KilledError
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
+from tests.support.simstops import stopping_at_lanes
 
 STEP_NS_MAX = 20_000
 #: How often somebody is drawn before all are asked who can go on.
@@ -173,7 +175,9 @@ class AgentActor:
         self._overslept = False
 
     def _arm(self, now_ns: int) -> None:
-        sleep_ns = self.agent.arm(now_ns)
+        sleep_ns = self._strand.go_on(partial(self.agent.arm, now_ns))
+        if sleep_ns is None:
+            return
         rests = sleep_ns > 0 or self._progress() != self._before
         self._sleepless = 0 if rests else self._sleepless + 1
         if self._sleepless > SLEEPLESS_MAX:
@@ -186,11 +190,22 @@ class AgentActor:
     def _wake(self, now_ns: int) -> None:
         self._overslept = self._deep and not self.bell.rung and now_ns >= self._wake_at
         self.bell.clear()
-        self.agent.disarm()
         self._asleep = False
-        self._next = self._work
-        if self._overslept:
-            self._work(now_ns)  # at once: what comes in between is not what it slept over
+        if self._overslept:  # at once: what comes in between is not what it slept over
+            self.agent.disarm()
+            self._next = self._work
+            self._work(now_ns)
+        else:
+            self._next = self._disarm
+            self._disarm(now_ns)
+
+    def _disarm(self, _now_ns: int) -> None:
+        if self._strand.go_on(self._take_flags_down) is not None:
+            self._next = self._work
+
+    def _take_flags_down(self) -> int:
+        self.agent.disarm()
+        return 0
 
 
 class Simulation:
@@ -204,7 +219,7 @@ class Simulation:
         self.seed = seed
         self.dice = random.Random(seed)
         self.clock = SimClock(BORDER_MS - BEFORE_BORDER_MS)
-        #: How likely an actor stops at a call of storage, board or mark, in the middle of its step.
+        #: How likely an agent stops at a call of storage, board, lane or mark, amid its step.
         self.pause_share = PAUSE_SHARES[seed % len(PAUSE_SHARES)]
         self._pauses = random.Random(seed + 1)
         self._until_pause = self._draw_pause()
@@ -212,6 +227,7 @@ class Simulation:
         self._removed: list[Actor] = []
         self._everybody: list[Actor] = []  # in `actors`
         self.steps = 0
+        self._stops = 0  # steps that have stopped amid something: the next of the same is its rest
         self.current = ""  # who is taking a step
         self.trace: list[str] = []
         self.on_death: Callable[[str], None] = lambda name: None
@@ -246,6 +262,7 @@ class Simulation:
         self._until_pause = self._draw_pause()
         stack = getcurrent()
         if stack.parent is not None:
+            self._stops += 1
             stack.parent.switch()
 
     def _draw_pause(self) -> int:
@@ -267,20 +284,27 @@ class Simulation:
         return self.steps >= step
 
     def run_until(self, goal: Callable[[], bool], most_steps: int, every: int = 1) -> None:
-        """Take steps until the goal is reached. Raises StalledError.
+        """Take steps until the goal is reached. Raises StalledError after so many whole ones.
 
         It is looked for after `every` so many moves: some goals cost more than a step.
         """
         marks.set_hook(self._pass_mark)
         try:
-            last = self.steps + most_steps
-            while not goal():
-                if self.steps >= last:
-                    raise StalledError(f"the goal is not reached after {most_steps} steps")
-                for _ in range(every):
-                    self.step()
+            with self._stopping():
+                self._take_steps(goal, most_steps, every)
         finally:
             marks.set_hook(None)
+
+    def _stopping(self) -> AbstractContextManager[None]:
+        return stopping_at_lanes(self.pause) if self.pause_share else nullcontext()
+
+    def _take_steps(self, goal: Callable[[], bool], most_steps: int, every: int) -> None:
+        last = self.steps - self._stops + most_steps
+        while not goal():
+            if self.steps - self._stops >= last:
+                raise StalledError(f"the goal is not reached after {most_steps} steps")
+            for _ in range(every):
+                self.step()
 
     def step(self) -> None:
         """Let one actor go on; if all sleep, time passes until the first wakes."""
