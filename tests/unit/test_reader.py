@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq.shm import layout
+from gantrymq.shm import bitmapnote, layout
 from gantrymq.shm.codes import Role
+from tests.sim import scenario
+from tests.sim.downfalls import STEPS_MAX
+from tests.support import simbits
 from tests.support.parking import Life, Parked
 from tests.support.simclock import SimClock
+from tests.support.simstorage import SYNCS
 from tests.support.trials import mends
 from tests.support.twins import QUEUES, Machine
 
@@ -65,3 +69,39 @@ def test_what_waits_for_the_disk_takes_nothing_back_from_a_topic_made_again(
     assert life.board.word(layout.BOARD_DURABLE) == life.board.word(layout.BOARD_APPENDED)
     assert life.board.word(word) == 11
     life.stop()
+
+
+def synced_by_readers(seed: int) -> set[str]:
+    """First folders, or names, of what the reader syncs from a start to a clean stop.
+
+    The log rolls over segments meanwhile, queues over files, and timers come due.
+    """
+    world, found = scenario.new_world(seed), set[str]()
+    written = set[str]()
+
+    def watch(process: str, kind: str, name: str) -> None:
+        if process == Role.READER.name.lower():
+            (found if kind in SYNCS else written).add(name)
+
+    world.machine.disk.watch = watch
+    for producer in world.producers:
+        producer.send_more(40)
+    world.simulation.run_until(world.settled, STEPS_MAX)
+    scenario.wait(world)
+    scenario.stop_cleanly(world)
+    assert any(name.startswith("consumequeue/") for name in written), "it was watched"
+    return {
+        name.partition("/")[0] if name.startswith(bitmapnote.DIRECTORY) else name for name in found
+    }
+
+
+def test_it_syncs_nothing() -> None:
+    """ADR 0024: that is the housekeeper's, whatever comes and however long nothing does."""
+    seed = simbits.EVERY + 1
+    assert not synced_by_readers(seed)
+
+
+def test_it_syncs_bits_that_come_late_and_the_note_of_them_alone() -> None:
+    """ADR 0020, ADR 0024: not the queues' own files, nor extensions without such bits."""
+    note = {f"{bitmapnote.FILE}.new", bitmapnote.FILE.partition("/")[0]}
+    assert synced_by_readers(simbits.EVERY) == {bitmapnote.DIRECTORY, *note}
