@@ -336,6 +336,7 @@ class SimMachine:
         self.plans.supervisor = ()
         try:
             self._bring_up(storage)
+            storage.faults.faults = ()  # what was planned further on than a start goes
         except (KilledError, OSError) as death:
             full = isinstance(death, OSError) and death.errno == errno.ENOSPC
             if isinstance(death, OSError) and not (storage.faults.met or full):
