@@ -29,7 +29,7 @@ from gantrymq.shm.kernels.scan import (
 )
 from gantrymq.shm.properties import HALF_TOPIC, java_int, parse_properties
 from gantrymq.shm.storage import Storage, read_file, replace_file
-from gantrymq.shm.valueranges import is_offset, is_time_ms
+from gantrymq.shm.valueranges import is_offset, is_store_ms
 
 FILE = "gantry/producers"
 PRODUCERS_MAX = 100_000
@@ -177,7 +177,7 @@ def load_producers(storage: Storage) -> Producers:
     table = Producers(position=head["position"])
     for at in range(size, len(data), layout.PRODUCER.size):
         row = layout.PRODUCER.unpack(data, at)
-        if not is_offset(row["last_seq"]) or not is_time_ms(row["store_ms"]):
+        if not is_offset(row["last_seq"]) or not is_store_ms(row["store_ms"]):
             return Producers()
         table.last[row["producer"]] = (row["last_seq"], row["store_ms"])
     return table

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gantrymq.shm import layout
-from gantrymq.shm.valueranges import WORD_MAX, is_offset, is_time_ms
+from gantrymq.shm.valueranges import WORD_MAX, is_offset, is_store_ms
 
 FILE = "gantry/checkpoint"
 
@@ -50,5 +50,5 @@ def newest_slot(data: bytes) -> Checkpoint | None:
 def _is_possible(row: Mapping[str, Any]) -> bool:
     """Whether it is a slot that somebody may have written: others go on with its numbers."""
     numbers = (row["serial"], row["durable"], row["dispatched"])
-    is_known = is_time_ms(row["store_ms"]) and row["epoch"] <= WORD_MAX
+    is_known = is_store_ms(row["store_ms"]) and row["epoch"] <= WORD_MAX
     return is_known and all(map(is_offset, numbers))

@@ -78,6 +78,11 @@ def id_of(key: str) -> int:
     return int(key)
 
 
+def is_store_ms(value: object) -> bool:
+    """Whether a file's value may be a record's storeTimestamp: any that a host's clock has said."""
+    return type(value) is int and abs(value) <= NUMBER_MAX
+
+
 def is_time_ms(value: object) -> bool:
     """Whether a file's value is a time or a difference of times in ms, as far as a year 9999."""
     return type(value) is int and abs(value) <= limits.DELIVER_MS_MAX

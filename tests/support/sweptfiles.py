@@ -112,7 +112,7 @@ def changed(content: object) -> Iterator[object]:
 
 def wrong_numbers(value: object) -> Iterator[object]:
     """Numbers in what a reader gives with which whoever computes may fail."""
-    is_wrong = isinstance(value, int) and not -NUMBER_MAX <= value <= WORD_MAX
+    is_wrong = isinstance(value, int) and not -WORD_MAX - 1 <= value <= WORD_MAX
     if is_wrong or isinstance(value, float):
         yield value
     for part in _parts(value):
