@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.shm import layout
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.notefile import read_content, write_content
-from gantrymq.shm.valueranges import is_small, offset_of
+from gantrymq.shm.valueranges import is_small, offset_of, store_ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,7 +127,7 @@ def read_note(storage: Storage) -> tuple[Shape, Note] | None:
         files = tuple((name, _header_of(row)) for name, row in content["files"].items())
         position = offset_of(content["position"])
         low = offset_of(content["low"]) if "low" in content else _first_key(files, position)
-        note = Note(position, 0, files, offset_of(content["full_ms"]), low)
+        note = Note(position, 0, files, store_ms_of(content["full_ms"]), low)
         sizes = content["slots"], content["entries"]
         if not all(map(is_small, sizes)) or not all(sizes):
             raise ValueError(f"files of {sizes}")
@@ -139,7 +139,8 @@ def read_note(storage: Storage) -> tuple[Shape, Note] | None:
 
 def _header_of(row: Sequence[Any]) -> Header:
     """Raises ValueError, TypeError."""
-    found = Header(*map(offset_of, row))
+    begin_ms, end_ms, *numbers = row
+    found = Header(store_ms_of(begin_ms), store_ms_of(end_ms), *map(offset_of, numbers))
     if not is_small(found.used_slots) or not is_small(found.count):
         raise ValueError(f"counts of {found}")
     return found
@@ -158,7 +159,7 @@ def tell_rocketmq(storage: Storage, full_ms: int) -> None:
     try:
         if file.size() == layout.CHECKPOINT_FILE_BYTES:
             at = layout.CHECKPOINT.offset("index_msg_timestamp")
-            file.write_at(full_ms.to_bytes(8, "big"), at)
+            file.write_at(full_ms.to_bytes(8, "big", signed=True), at)
     finally:
         file.close()
 

@@ -80,7 +80,15 @@ def id_of(key: str) -> int:
 
 def is_store_ms(value: object) -> bool:
     """Whether a file's value may be a record's storeTimestamp: any that a host's clock has said."""
-    return type(value) is int and abs(value) <= NUMBER_MAX
+    return type(value) is int and -WORD_MAX - 1 <= value <= WORD_MAX
+
+
+def store_ms_of(value: object) -> int:
+    """The same as a number. Raises ValueError for any other value."""
+    if not is_store_ms(value):
+        raise ValueError(f"{shown(value)} is no time of a record")
+    assert isinstance(value, int), "it is one"
+    return value
 
 
 def is_time_ms(value: object) -> bool:
