@@ -145,12 +145,13 @@ def test_other_stores_are_refused(store: Path, lost: str | None, why: str) -> No
 
 @pytest.fixture(scope="module")
 def disk() -> Disk:
-    """That of a machine that was stopped."""
-    world = scenario.new_world(13)
+    """That of a machine that was stopped, whose log has a segment that is full."""
+    world = scenario.new_world(15)
     for producer in world.producers:
         producer.send_more(6)
     world.simulation.run_until(world.settled, STEPS_MAX)
     scenario.stop_cleanly(world)
+    assert len(SimStorage(world.machine.disk).list("commitlog")) > 1
     return world.machine.disk
 
 
