@@ -15,7 +15,7 @@ from gantrymq.brokerd import agents, epoch, lock, reserve
 from gantrymq.brokerd.agents import AgentEnv
 from gantrymq.brokerd.bells import make_bell
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
-from gantrymq.brokerd.config import FILE_NAME, Configuration
+from gantrymq.brokerd.config import Configuration
 from gantrymq.brokerd.epoch import Life
 from gantrymq.brokerd.ledgerend import require_whole
 from gantrymq.brokerd.log import Log
@@ -149,8 +149,6 @@ def make_directories(home: Path) -> None:
     Raises NotPermitted, OSError.
     """
     ownfiles.make_home(home)
-    if (given := home / FILE_NAME).exists():
-        ownfiles.require_settings(given)
     ownfiles.make_store(store_of(home))
     ownfiles.make_private(run_of(home))
 

@@ -128,14 +128,14 @@ def rebuild(root: Path, *, dry_run: bool = False, progress: Progress | None = No
     Raises StoreBusy, Incompatible (another broker's store, or one that was not stopped cleanly),
     Corrupt (before anything is deleted), StoreFailed, OSError.
     """
-    from gantrymq.brokerd.recovery import require_sound
-
     require_store(root)
     with lock.acquire(root, 0.0):
         storage = PosixStorage(str(root))
         _require_stopped(storage, root)
         done = Rebuilt(str(root), dry_run, list(derived_files(storage)))
         if not dry_run:
+            from gantrymq.brokerd.recovery import require_sound  # it has kernels
+
             settings = _settings(storage, root)
             require_sound(storage, settings.mapped_file_size_commit_log, progress)
             make_again(storage, settings, done, progress)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gantrymq.brokerd import config, processlimits, textfile
 from gantrymq.brokerd.config import Configuration, Settings
+from gantrymq.shm import ownfiles
 
 
 def require_startable(home: Path, configuration: Configuration) -> None:
@@ -25,8 +26,10 @@ def require_startable(home: Path, configuration: Configuration) -> None:
 
 
 def require_settings(home: Path, settings: Settings) -> None:
-    """Raise Rejected for what would be refused whoever starts it, however."""
+    """Raise Rejected, NotPermitted for what would be refused whoever starts it, however."""
     config.require_told(home)
+    if (given := home / config.FILE_NAME).exists():
+        ownfiles.require_settings(given)
     textfile.require_place(home, settings)
 
 

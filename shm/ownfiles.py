@@ -235,7 +235,8 @@ def require_settings(path: Path) -> None:
     """
     status = path.stat()
     _require_owner(path, status, or_root=True)
-    if status.st_mode & _OTHERS_WRITE and path.parent.stat().st_mode & _OTHERS_ENTER:
+    folder = path.resolve().parent  # a link's own is another
+    if status.st_mode & _OTHERS_WRITE and folder.stat().st_mode & _OTHERS_ENTER:
         raise NotPermitted(
             f"others may write {path}: look at what is in it, then `chmod go-w {path}`",
             path=str(path),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gantrymq.shm.bloom import BloomForm
 from gantrymq.shm.configfile import read_config, write_config
 from gantrymq.shm.sql92.dialect import Dialect
-from gantrymq.shm.valueranges import is_time_ms
+from gantrymq.shm.valueranges import is_store_ms
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -83,8 +83,9 @@ def _fits(entry: Mapping[str, Any], form: BloomForm, group: str, topic: str) -> 
 
 def _entry(topic: str, group: str, entry: Mapping[str, Any]) -> FilterEntry:
     texts = entry["expression"], entry.get("dialect", Dialect.ROCKETMQ.value)
+    # Clients of RocketMQ give a version in ms, or in ns, by their host's clock.
     times = [entry.get(name, 0) for name in ("bornTime", "clientVersion", "deadTime")]
-    if not all(isinstance(text, str) for text in texts) or not all(map(is_time_ms, times)):
+    if not all(isinstance(text, str) for text in texts) or not all(map(is_store_ms, times)):
         raise ValueError(f"a filter of {group} in {topic}")
     return FilterEntry(topic, group, *texts, *times)
 

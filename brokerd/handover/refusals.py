@@ -65,7 +65,7 @@ def _ordered_pop(storage: Storage) -> str:
         return ""
     return (
         f"ordered POP consumers hold messages of {len(queues)} queues ({_ORDER_FILE}): stop them,"
-        " and delete the file to have these messages delivered again"
+        " and delete the file and its .bak to have these messages delivered again"
     )
 
 

@@ -23,7 +23,7 @@ from gantrymq.shm.topicfiles import DELETED
 from gantrymq.workers.groups import deadletternote
 from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.ledgerentries import NAME as LEDGER
-from gantrymq.workers.groups.ledgerentries import sound_end
+from gantrymq.workers.groups.ledgerentries import Names
 from gantrymq.workers.groups.offsetfile import Exports, import_offsets
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def write_own_files(
             _copy_file(source, target, path)
         else:
             done.files[path] = f"damaged: left out; {_WITHOUT[path]}"
-    epoch = _write_ledger(source, target, done)
+    epoch = write_ledger(source, target, done)
     file = CheckpointFile(target, bytes(16), epoch)
     with closing(file):
         file.write(end[0], end[1], end[0], clean=True)
@@ -151,10 +151,18 @@ def _ranges(source: Storage, done: Salvaged) -> Ranges:
         return EVERYTHING
 
 
-def _write_ledger(source: Storage, target: Storage, done: Salvaged) -> int:
+def _sound_bytes(target: Storage, data: bytes) -> int:
+    """How much of a ledger makes sense, up to a torn entry or one that none can be."""
+    try:
+        return Ledger(target).replay(data, Names())
+    except Corrupt as error:
+        return int(str(error.fields["position"]))
+
+
+def write_ledger(source: Storage, target: Storage, done: Salvaged) -> int:
     """The ledger as far as it is sound, with the offsets of consumerOffset.json; its epoch."""
     data = read_file(source, LEDGER) if source.exists(LEDGER) else b""
-    kept = sound_end(data)
+    kept = _sound_bytes(target, data)
     replace_file(target, LEDGER, data[:kept])
     ledger = Ledger(target)
     ledger.load()

@@ -21,15 +21,21 @@ from gantrymq.brokerd import config
 from gantrymq.brokerd.broker import open_broker
 from gantrymq.brokerd.dump import dump_store
 from gantrymq.brokerd.log import Log
+from gantrymq.brokerd.salvage import Salvaged
+from gantrymq.brokerd.salvage.copying import write_ledger
 from gantrymq.brokerd.verify import verify
 from gantrymq.shm import layout
+from gantrymq.shm.bloom import BloomForm
 from gantrymq.shm.codes import Role
 from gantrymq.shm.configfile import parse_config
 from gantrymq.shm.errors import Corrupt, GantryError, Incompatible
 from gantrymq.shm.jsonsum import without_sum
 from gantrymq.shm.storage import PosixStorage, replace_file
+from gantrymq.workers.filterfile import FilterEntry, read_filters, write_filters
+from gantrymq.workers.groups.ledger import open_ledger
 from gantrymq.workers.groups.ledgerentries import NAME as LEDGER
-from gantrymq.workers.groups.ledgerentries import Kind
+from gantrymq.workers.groups.ledgerentries import Kind, pack_entry
+from gantrymq.workers.scheduler.note import Note, read_note, write_note
 from gantrymq.workers.scheduler.timerbuckets import DIRECTORY as BUCKETS
 from gantrymq.workers.scheduler.timerbuckets import bucket_names, span_of
 from gantrymq.workers.scheduler.timerpool import ENTRY
@@ -39,6 +45,7 @@ from tests.support.extremes import NUMBERS
 from tests.support.groups_rig import Rig
 from tests.support.parking import Life, at_message
 from tests.support.simclock import SimClock
+from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.sweptbytes import ledgers
 from tests.support.sweptfiles import FILES, Reader, SweptFile, changed, wrong_numbers
@@ -293,3 +300,34 @@ def test_a_sound_file_of_the_sweep_is_taken(file: SweptFile, tmp_path: Path) -> 
     for read in file.readers:
         file.write(tmp_path, file.content)
         read(tmp_path)
+
+
+FORM = BloomForm.of(20, 32)
+FAR = 316_000_000_000_000  # in the year 11983, as a host's clock may say it
+
+
+@mends("S240")
+def test_times_of_other_hosts_may_be_any() -> None:
+    """Clients of RocketMQ give a filter's version in ns, and records what their host's clock says.
+
+    Else all filters, or the scheduler's whole note, would count as damaged.
+    """
+    storage = SimStorage(Disk())
+    entry = FilterEntry("t", "g", "a > 1", "sql", FAR, 1_795_252_972_130_000_000, FAR)
+    write_filters(storage, [entry], FORM)
+    assert read_filters(storage, FORM) == [entry]
+    note = Note(stamped_ms=FAR, unsure=[[FAR, FAR + 5, 9]])
+    write_note(storage, note)
+    assert read_note(storage) == note
+
+
+@mends("S237")
+def test_a_ledger_with_an_entry_that_none_can_be_is_salvaged_up_to_it() -> None:
+    source, target = SimStorage(Disk()), SimStorage(Disk())
+    sound = pack_entry(Kind.GROUP, b"g", group=0) + pack_entry(Kind.TOPIC, b"t", topic=1)
+    sound += pack_entry(Kind.COMMIT, b"", group=0, topic=1, offset=7)
+    replace_file(source, LEDGER, sound + pack_entry(Kind.COMMIT, b"", group=5, topic=1, offset=9))
+    done = Salvaged("", "", ours=True)
+    write_ledger(source, target, done)
+    assert LEDGER in done.files
+    assert open_ledger(target, 3).group("g").queue(("t", 0)).committed == 7

@@ -12,6 +12,7 @@ import pytest
 
 from gantrymq.brokerd import config, lock
 from gantrymq.brokerd.broker import make_directories
+from gantrymq.brokerd.startable import require_settings
 from gantrymq.clients.filelock import try_lock
 from gantrymq.clients.home import run_of, store_of
 from gantrymq.shm import ownfiles
@@ -21,6 +22,8 @@ from tests.support.otherselves import OTHER_UID, is_root
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
+
+SETTINGS = config.load(None, None, {}).settings
 
 
 @mends("S162")
@@ -95,9 +98,10 @@ def test_settings_of_another_user_are_refused(tmp_path: Path, given_away: GivenA
     make_directories(home)
     (home / "gantrymq.toml").write_text("")
     make_directories(home)
+    require_settings(home, SETTINGS)
     given_away(home / "gantrymq.toml")
     with pytest.raises(NotPermitted, match=r"belongs to user"):
-        make_directories(home)
+        require_settings(home, SETTINGS)
 
 
 @mends("S233")
@@ -108,12 +112,18 @@ def test_settings_that_others_can_write_are_refused(tmp_path: Path, mode: int) -
     given = home / "gantrymq.toml"
     given.write_text("")
     given.chmod(mode)
-    make_directories(home)
+    require_settings(home, SETTINGS)
     home.chmod(0o755)
     with pytest.raises(NotPermitted, match=f"`chmod go-w {given}`"):
-        make_directories(home)
+        require_settings(home, SETTINGS)
+    given.rename(tmp_path / "kept")
+    given.symlink_to(tmp_path / "kept")
+    home.chmod(0o700)
+    tmp_path.chmod(0o755)
+    with pytest.raises(NotPermitted, match=f"`chmod go-w {given}`"):
+        require_settings(home, SETTINGS)
     given.chmod(0o644)
-    make_directories(home)
+    require_settings(home, SETTINGS)
 
 
 @mends("R6.3")

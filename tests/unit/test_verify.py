@@ -429,3 +429,15 @@ def test_a_damaged_small_file(store: Path, name: str, damage: Callable[[Path], i
     place = damage(store)
     found = [finding for finding in verify(store).findings if finding.path == name]
     assert place in {finding.position for finding in found}
+
+
+@mends("S235")
+def test_a_topic_s_entry_that_no_topic_has_is_a_finding_among_others(store: Path) -> None:
+    path = store / "config/topics.json"
+    content = json.loads(path.read_text())
+    content["topicConfigTable"]["orders"]["perm"] = "6"
+    path.write_text(json.dumps(content))
+    (store / SIDECAR).unlink()
+    found = {finding.path: finding.what for finding in verify(store).findings}
+    assert found[SIDECAR] == "missing file"
+    assert "config/topics.json" in found

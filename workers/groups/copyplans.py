@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm.errors import Corrupt, MessageIllegal
@@ -88,9 +89,9 @@ class CopyPlans:
         """
         self._topics.refresh()
         found: list[tuple[Pending, TopicMissing]] = []
-        for pending in planned:
+        for pending in filter(attrgetter("dead"), planned):
             topic = f"{DLQ_PREFIX}{pending.where[0]}"
-            if pending.dead and topic_slot_of(pending.entry) != self._topics.slot_of(topic):
+            if topic_slot_of(pending.entry) != self._topics.slot_of(topic):
                 self._unstorable.want(topic)
                 found.append((pending, missing(topic)))
         self._unstorable.ask_for_topics()

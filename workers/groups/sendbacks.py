@@ -300,13 +300,14 @@ class SendBacks:
         for pending in [it for it in self._waiting if not self.outlet.takes(it.entry)]:
             self._waiting.remove(pending)
             self._not_stored(pending, Status.ILLEGAL_SIZE, now_ns)
-        for pending, error in self._plans.gone(self._waiting):
+        gone = self._plans.gone(self._waiting)
+        for pending, error in gone:
             self._waiting.remove(pending)
             self._give_up(pending, str(error))
         entries = [pending.entry for pending in self._waiting]
         count = self.outlet.put_entries(entries, self._waiting)
         del self._waiting[:count]
-        return count
+        return count + len(gone)
 
     # ----------------------------------------------------------------------- after somebody's death
 

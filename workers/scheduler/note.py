@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm.configfile import by_number, map_in, read_config, write_config
 from gantrymq.shm.notefile import SCAN_BYTES, read_content, write_content
-from gantrymq.shm.valueranges import id_of, is_offset, is_small, is_time_ms
+from gantrymq.shm.valueranges import (
+    id_of,
+    is_offset,
+    is_small,
+    is_store_ms,
+    is_time_ms,
+    store_ms_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gantrymq.shm.storage import Storage
 
@@ -27,7 +34,6 @@ _TIMES: Final = (
     "shift_ms",
     "filed_ms",
     "ahead_ms",
-    "stamped_ms",
 )
 
 
@@ -84,6 +90,7 @@ def read_note(storage: Storage) -> Note | None:
     if content is None or not all(is_time_ms(content.get(name, 0)) for name in _TIMES):
         return None
     try:
+        stamped_ms = store_ms_of(content.get("stamped_ms", 0))
         return Note(
             int(content["scanned"]),
             {id_of(level): int(offset) for level, offset in content["levels"].items()},
@@ -103,9 +110,9 @@ def read_note(storage: Storage) -> Note | None:
             int(content.get("shift_ms", 0)),
             int(content.get("filed_ms", 0)),
             int(content.get("ahead_ms", 0)),
-            _rows_of_times(content, "paces"),
-            _rows_of_times(content, "unsure"),
-            int(content.get("stamped_ms", 0)),
+            _rows_of_times(content, "paces", is_time_ms),
+            _rows_of_times(content, "unsure", is_store_ms),
+            stamped_ms,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -118,10 +125,12 @@ def _sizes(content: Mapping[str, Any]) -> dict[str, int]:
     return dict(content)
 
 
-def _rows_of_times(content: Mapping[str, Any], name: str) -> list[list[int]]:
+def _rows_of_times(
+    content: Mapping[str, Any], name: str, is_possible: Callable[[object], bool]
+) -> list[list[int]]:
     """Three times each. Raises ValueError."""
     rows = [list(row) for row in content.get(name, [])]
-    if not all(len(row) == 3 and all(map(is_time_ms, row)) for row in rows):
+    if not all(len(row) == 3 and all(map(is_possible, row)) for row in rows):
         raise ValueError(name)
     return rows
 
