@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import time
 from itertools import islice
-from typing import Final
 
 from bench.bodies import make_bodies, unlike_bodies
 from bench.crew import Outcome, Phase
 from bench.our_jobs import TAG
 from bench.ours import TOPIC
 from bench.sizes import BODIES
+from bench.timer_jobs import SILENT_S, PlainSends
 from gantrymq import Producer
 
-#: A log of this size is filled within seconds.
-_PATIENCE_S: Final = 60.0
 
-
-class SizedSends:
+class SizedSends(PlainSends):
     """`send_oneway` of bodies of so many bytes, each another, until all is in the log.
 
     What is read is compared with Parquet, whose dictionaries would flatter it where bodies repeat.
     """
 
     def __init__(self, home: str, body_bytes: int) -> None:
-        self._producer = Producer(home=home)
+        super().__init__(home)
         self._body_bytes = body_bytes
 
     def run(self, phase: Phase) -> Outcome:
         started = time.monotonic_ns()
         for body in islice(unlike_bodies(self._body_bytes), phase.count):
             self._producer.send_oneway(TOPIC, body, tag=TAG)
-        self._producer.flush(_PATIENCE_S)
+        self._producer.flush(SILENT_S)
         return Outcome(started, time.monotonic_ns(), phase.count)
-
-    def close(self) -> None:
-        self._producer.close()
 
 
 class TrickleSends:

@@ -13,7 +13,7 @@ from bench.ours import TOPIC
 from bench.sizes import BODIES
 from gantrymq import ConsumeFrom, Producer, PullConsumer
 
-_SILENT_S: Final = 60.0
+SILENT_S: Final = 60.0
 _POLL_MESSAGES: Final = 16_384
 _MS: Final = 1_000_000
 #: Nobody waits for these; they are spread over so many milliseconds.
@@ -37,7 +37,7 @@ class PlainSends:
         for _ in range(phase.count // BODIES):
             for body in self._bodies:
                 send(TOPIC, body, tag=TAG)
-        self._producer.flush(_SILENT_S)
+        self._producer.flush(SILENT_S)
         return Outcome(started, time.monotonic_ns(), phase.count)
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class FarParks(PlainSends):
             for body in self._bodies:
                 step = (step + _STEP_MS) % SPREAD_MS
                 send(TOPIC, body, tag=TAG, delivery_timestamp=first + step)
-        self._producer.flush(_SILENT_S)
+        self._producer.flush(SILENT_S)
         return Outcome(started, time.monotonic_ns(), phase.count)
 
 
@@ -77,7 +77,7 @@ class ScheduledParks(PlainSends):
             due_ms = first_ms + (index * 1000 // phase.per_second if phase.per_second else 0)
             send(TOPIC, timed_body(due_ms * _MS), tag=TAG, delivery_timestamp=due_ms)
             checksum += due_ms * _MS
-        self._producer.flush(_SILENT_S)
+        self._producer.flush(SILENT_S)
         if time.time_ns() // _MS >= first_ms:
             raise BenchError("parking took longer than the lead: give it more")
         return Outcome(started, time.monotonic_ns(), phase.count, checksum)
@@ -98,7 +98,7 @@ class LevelSends(PlainSends):
             due_ns = (time.time_ns() // _MS + LEVEL_1_MS) * _MS
             send(TOPIC, timed_body(due_ns), tag=TAG, delay_level=1)
             checksum += due_ns
-        self._producer.flush(_SILENT_S)
+        self._producer.flush(SILENT_S)
         return Outcome(started, time.monotonic_ns(), phase.count, checksum)
 
 
@@ -124,8 +124,8 @@ class DuePolls:
                 checksum += due_ns
             if len(batch):
                 heard = time.monotonic_ns()
-            elif heard + _SILENT_S * 1e9 < time.monotonic_ns():
-                raise BenchError(f"nothing came for {_SILENT_S:.0f} s, {len(latencies)} before")
+            elif heard + SILENT_S * 1e9 < time.monotonic_ns():
+                raise BenchError(f"nothing came for {SILENT_S:.0f} s, {len(latencies)} before")
         marks = array("q", [early, 0])
         ended = time.monotonic_ns()
         return Outcome(started, ended, len(latencies), checksum, latencies, marks=marks)

@@ -57,6 +57,10 @@ class Rule:
             return ", ".join(self.choices)
         return "" if self.low is None else f"{self.low} to {self.high}"
 
+    def has_in_range(self, value: int) -> bool:
+        """Whether a number lies in its range; true of a setting that has none."""
+        return self.low is None or self.high is None or self.low <= value <= self.high
+
 
 def _setting(  # one row of the table
     default: T,
@@ -491,11 +495,9 @@ def _checked(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
         where = f"{name} = {shown(value)} ({origins[name]})"
         if rule.choices and value not in rule.choices:
             raise SettingIllegal(f"{where}: choose one of {', '.join(rule.choices)}", setting=name)
-        if rule.low is not None and rule.high is not None and not rule.low <= value <= rule.high:
+        if not rule.has_in_range(value):
             unit = f" {rule.unit}" if rule.unit else ""
-            raise SettingIllegal(
-                f"{where}: choose from {rule.low} to {rule.high}{unit}", setting=name
-            )
+            raise SettingIllegal(f"{where}: choose from {rule.allowed}{unit}", setting=name)
     units = -(-values["mapped_file_size_consume_queue"] // CQ_UNIT_BYTES)
     values["mapped_file_size_consume_queue"] = units * CQ_UNIT_BYTES
     check_relations(values, origins)

@@ -223,14 +223,8 @@ def _faults_of_sizes(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str
     for name in SIZES:
         if name not in content:
             yield f"no {name}", "a size", str(sorted(content))
-        elif not _is_size(name, content[name]):
-            rule = RULES[name]
-            yield f"no size: {name}", f"{rule.low} to {rule.high}", shown(content[name])
-
-
-def _is_size(name: str, value: object) -> bool:
-    low, high = RULES[name].low or 0, RULES[name].high or 0
-    return type(value) is int and low <= value <= high
+        elif type(content[name]) is not int or not RULES[name].has_in_range(content[name]):
+            yield f"no size: {name}", RULES[name].allowed, shown(content[name])
 
 
 def _are_levels(value: object) -> bool:

@@ -36,7 +36,7 @@ from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.lognames import DIRECTORY, segment_name
 from gantrymq.shm.marks import mark
-from gantrymq.shm.ranges import EVERYTHING, Ranges, Stretch, read_ranges
+from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges
 from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
 from gantrymq.shm.storage import Storage
 
@@ -150,16 +150,13 @@ def _find_end(
     if start == durable and start > found.low:
         start -= segment_bytes  # D ends a segment: see its last time
     found.appended = start
-    for stretch in ranges.stretches(start, limit):
-        for piece in _pieces(storage, segment_bytes, stretch):
-            found.appended = piece.next
-            if len(piece.rows):
-                found.store_ms = max(found.store_ms, int(piece.rows[:, scan.STORE_MS].max()))
-            note_topics(piece, found.topics)
-            if progress:
-                progress(piece.next - start, max(piece.next, durable) - start, "checking the log")
-        if found.appended < stretch.end:
-            return
+    for piece in _pieces(storage, segment_bytes, ranges, (start, limit)):
+        found.appended = piece.next
+        if len(piece.rows):
+            found.store_ms = max(found.store_ms, int(piece.rows[:, scan.STORE_MS].max()))
+        note_topics(piece, found.topics)
+        if progress:
+            progress(piece.next - start, max(piece.next, durable) - start, "checking the log")
 
 
 def require_sound(storage: Storage, segment_bytes: int, progress: Progress | None = None) -> None:
@@ -172,19 +169,27 @@ def require_sound(storage: Storage, segment_bytes: int, progress: Progress | Non
         return
     low = at = bases[0]
     ranges = read_ranges(storage) or EVERYTHING
-    for stretch in ranges.stretches(low, last.durable):
-        for piece in _pieces(storage, segment_bytes, stretch):
+    for piece in _pieces(storage, segment_bytes, ranges, (low, last.durable)):
+        at = piece.next
+        if progress:
+            progress(at - low, last.durable - low, "checking the log")
+    if at < last.durable:
+        raise damaged(at, segment_bytes, f"the log was durable up to {last.durable}")
+
+
+def _pieces(
+    storage: Storage, segment_bytes: int, ranges: Ranges, span: tuple[int, int]
+) -> Iterator[Piece]:
+    """Records up to the first thing that is none; time never goes back in ours (LW-3, LW-12)."""
+    at = span[0]
+    for stretch in ranges.stretches(*span):
+        checks, last_ms = (OURS, 0) if stretch.ours else (THEIRS, -1)
+        end = stretch.end
+        for piece in walk(storage, segment_bytes, stretch.start, end, checks, last_ms=last_ms):
             at = piece.next
-            if progress:
-                progress(at - low, last.durable - low, "checking the log")
-        if at < stretch.end:
-            raise damaged(at, segment_bytes, f"the log was durable up to {last.durable}")
-
-
-def _pieces(storage: Storage, segment_bytes: int, stretch: Stretch) -> Iterator[Piece]:
-    """Records of a stretch; time never goes back in what we wrote (LW-3, LW-12)."""
-    checks, last_ms = (OURS, 0) if stretch.ours else (THEIRS, -1)
-    return walk(storage, segment_bytes, stretch.start, stretch.end, checks, last_ms=last_ms)
+            yield piece
+        if at < end:
+            return
 
 
 def _judge_end(segment_bytes: int, found: Recovered, durable: int) -> None:

@@ -243,7 +243,7 @@ def entry_of(copy: Copy, seq: int) -> bytes:
 
 def topic_slot_of(entry: bytes) -> int:
     """The board's slot of the topic that an entry of `entry_of` is for."""
-    return int(layout.ENTRY.unpack(entry)["route"])
+    return int.from_bytes(entry[layout.ENTRY_ROUTE : layout.ENTRY_ROUTE + 4], "little")
 
 
 def is_storable(copy: Copy, topic: str, segment_bytes: int) -> bool:

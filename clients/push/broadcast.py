@@ -28,7 +28,7 @@ from gantrymq.shm.jsontext import parse_json
 from gantrymq.shm.limits import RETRY_TOPIC_BYTES_MAX
 from gantrymq.shm.ownfiles import read_bytes, replace_whole
 from gantrymq.shm.storage import is_disk_full
-from gantrymq.shm.valueranges import id_of, is_offset
+from gantrymq.shm.valueranges import id_of, offset_of
 
 SAVE_NS: Final = 5_000_000_000
 #: Characters of a wrong value that are shown.
@@ -88,7 +88,7 @@ class OffsetFile:
                 raise ValueError("no broker's store or life")
             self._store, self.life = store, int(life, 16)
             return {
-                MessageQueue(_topic(topic), id_of(queue)): _offset(offset)
+                MessageQueue(_topic(topic), id_of(queue)): offset_of(offset)
                 for topic, queues in content["offsets"].items()
                 for queue, offset in queues.items()
             }
@@ -183,14 +183,6 @@ def _topic(name: str) -> str:
     if not 0 < len(name.encode()) <= RETRY_TOPIC_BYTES_MAX:
         raise ValueError(f"{name[:_SHOWN]!r} is no topic")
     return name
-
-
-def _offset(value: object) -> int:
-    """Raises ValueError for what `save` does not write."""
-    if not is_offset(value):
-        raise ValueError(f"{str(value)[:_SHOWN]} is no offset")
-    assert isinstance(value, int)
-    return value
 
 
 class BroadcastMember(PushMember):
