@@ -174,14 +174,14 @@ class Sender(Application):
                 self._producer = self.patiently(self._make)
 
     def _end(self, producer: Producer) -> None:
-        pending, self._oneway = self._oneway, []
+        sent, self._oneway = self._oneway, []
+        pending = list(sent)
         try:
             producer.close()
         except GantryError as error:
-            self._all_ended(pending, UNKNOWN, error)
+            self._all_ended(_taken(sent, pending), UNKNOWN, error)
         else:
-            for body in pending:
-                self.books.passed(body)
+            self._all_passed(_taken(sent, pending))
 
     # --------------------------------------------------------------------------------- ways to send
 
@@ -318,32 +318,29 @@ class Sender(Application):
     def _send_oneway(self, producer: Producer, who: str) -> None:
         topic, size = self._chosen()
         body = self.books.begin(who, topic, size)
-        self._oneway.append(body)
+        sent = self._oneway  # of this producer: another thread may take the next one meanwhile
         try:
             producer.send_oneway(topic, body, **self.books.stamp(body, grouped=True))
         except GantryError as error:
-            self._oneway.remove(body)
             self.books.ended(body, fate_of(error), error)
             self._raise_failure(error)
+        else:
+            sent.append(body)
         if self.dice.random() < 0.4:
-            self._flush(producer)
+            self._flush(producer, sent)
 
-    def _flush(self, producer: Producer) -> None:
-        pending = list(self._oneway)
+    def _flush(self, producer: Producer, sent: list[bytes]) -> None:
+        pending = list(sent)
         try:
             producer.flush()
         except GantryError as error:
             # Some were given up, or nothing is known yet.
             if isinstance(error, BrokerGone | Timeout) and "are not stored" not in str(error):
                 return
-            self._oneway.clear()
-            self._all_ended(pending, UNKNOWN, error)
+            self._all_ended(_taken(sent, pending), UNKNOWN, error)
             self._raise_failure(error)
-            return
-        for body in pending:
-            if body in self._oneway:  # another thread's flush may have told of it
-                self._oneway.remove(body)
-                self.books.passed(body)
+        else:
+            self._all_passed(_taken(sent, pending))
 
     # --------------------------------------------------------------------------------- what is told
 
@@ -357,6 +354,10 @@ class Sender(Application):
         for body, receipt in zip(bodies, receipts or (), strict=False):
             self.books.acknowledged(body, receipt)
 
+    def _all_passed(self, bodies: list[bytes]) -> None:
+        for body in bodies:
+            self.books.passed(body)
+
     def _all_ended(self, bodies: list[bytes], state: str, error: GantryError) -> None:
         for body in bodies:
             self.books.ended(body, state, error)
@@ -364,6 +365,13 @@ class Sender(Application):
     def _raise_failure(self, error: GantryError) -> None:
         if isinstance(error, StoreFailed) and not isinstance(error, DiskFull):
             raise error
+
+
+def _taken(sent: list[bytes], pending: list[bytes]) -> list[bytes]:
+    """Those of `pending` of which no other thread's flush or close has told yet."""
+    mine = [body for body in pending if body in sent]
+    sent[:] = [body for body in sent if body not in mine]
+    return mine
 
 
 class Reader(Application):
