@@ -17,6 +17,9 @@ from gantrymq.shm.storage import File, Storage, made_anew
 SPARE = "gantry/spare"
 #: A new segment leaves this part of its size free: for queues, the ledger, and others' files.
 MARGIN_PARTS = 16
+#: A spare segment is made in so many pieces, of whole blocks.
+PIECES = 64
+BLOCK_BYTES = 4096
 
 
 def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:
@@ -52,43 +55,92 @@ def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:
     return bases
 
 
-@made_anew()
 def prepare_spare(storage: Storage, segment_bytes: int, temporary: str) -> None:
     """Make the spare segment with all its blocks. `temporary` is the caller's own name for it.
 
     Raises OSError.
     """
-    path = f"gantry/{temporary}"
-    if storage.exists(path):
-        storage.unlink(path)
-    _require_room(storage, segment_bytes, path)
-    file = storage.create(path)
-    try:
-        file.allocate(segment_bytes)
-        file.sync()
-    except OSError:
-        storage.unlink(path)
-        raise
-    finally:
+    spare = SpareSegment(storage, segment_bytes, temporary)
+    while not spare.step():
+        pass
+
+
+class SpareSegment:
+    """The spare segment, made in pieces: where blocks are memory, all of one takes long."""
+
+    def __init__(self, storage: Storage, segment_bytes: int, temporary: str) -> None:
+        """Make nothing yet. `temporary` is the maker's own name for it."""
+        self._storage = storage
+        self._bytes = segment_bytes
+        self._piece_bytes = -(-segment_bytes // (PIECES * BLOCK_BYTES)) * BLOCK_BYTES
+        self._path = f"gantry/{temporary}"
+        self._file: File | None = None
+        self._made = 0
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a part of it is made."""
+        return self._file is not None
+
+    @made_anew()
+    def step(self) -> bool:
+        """Make one piece; True once all of it is durable and has its name.
+
+        Raises OSError: nothing of it is left then, and the next call begins anew.
+        """
+        try:
+            file = self._file = self._file or self._begin()
+            end = min(self._bytes, self._made + self._piece_bytes)
+            self._require_room()
+            file.allocate(end, start=self._made)
+            self._made = end
+            if end < self._bytes:
+                return False
+            file.sync()
+        except OSError:
+            self.drop()
+            raise
         file.close()
-    storage.rename(path, SPARE)
+        self._file = None
+        self._storage.rename(self._path, SPARE)
+        return True
+
+    def drop(self) -> None:
+        """Leave nothing of one that is begun."""
+        if self._file is not None:
+            self.close()
+            self._storage.unlink(self._path)
+
+    def close(self) -> None:
+        """Give the descriptor back. What is made stays, for the next maker to remove."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _begin(self) -> File:
+        if self._storage.exists(self._path):
+            self._storage.unlink(self._path)
+        self._made = 0
+        self._require_room()
+        return self._storage.create(self._path)
+
+    def _require_room(self) -> None:
+        """Raise OSError if the rest of it would leave less than the margin.
+
+        Nobody may ask for room to see whether there is some: an allocation that fails has all that
+        is free until its file is removed, and others' writes fail meanwhile.
+        """
+        free, wanted = self._storage.free_bytes(), room_for_segment(self._bytes) - self._made
+        if free < wanted:
+            text = (
+                f"{free} bytes are free, and a segment with what it leaves to others takes {wanted}"
+            )
+            raise OSError(errno.ENOSPC, text, self._path)
 
 
 def room_for_segment(segment_bytes: int) -> int:
     """Bytes that have to be free where a segment is made."""
     return segment_bytes + segment_bytes // MARGIN_PARTS
-
-
-def _require_room(storage: Storage, segment_bytes: int, path: str) -> None:
-    """Raise OSError if a segment would leave less than the margin.
-
-    Nobody may ask for room to see whether there is some: an allocation that fails has all that is
-    free until its file is removed, and others' writes fail meanwhile.
-    """
-    free, wanted = storage.free_bytes(), room_for_segment(segment_bytes)
-    if free < wanted:
-        text = f"{free} bytes are free, and a segment with what it leaves to others takes {wanted}"
-        raise OSError(errno.ENOSPC, text, path)
 
 
 class CommitLog:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.brokerd.checkpoint import CheckpointFile
-from gantrymq.brokerd.commitlog import SPARE, prepare_spare
+from gantrymq.brokerd.commitlog import SPARE, SpareSegment
 from gantrymq.brokerd.pagecache import PageCache
 from gantrymq.shm import layout
 from gantrymq.shm.codes import BrokerState, Role
@@ -62,6 +62,8 @@ class Flusher:
             storage, board, settings.log_page_cache, indexed=settings.message_index_enable
         )
         self._last_ns = clock.monotonic_ns()
+        self._spare = SpareSegment(storage, board.segment_bytes, "spare.flusher")
+        self._spare_base = -1  # the segment behind which there is a spare one
         self._spare_ns = 0
         self._told_ns = 0  # when want of room for the checkpoint is told again
         self._failed = False
@@ -70,7 +72,7 @@ class Flusher:
         self._syncs = 0
 
     def do_work(self, now_ns: int) -> int:
-        """Sync if it is due; prepare the spare segment otherwise."""
+        """Sync if it is due, let go of pages, and make a piece of the spare segment."""
         self._cycles += 1
         follow(self._table, self._clients)
         if self._failed or self._stopped:
@@ -80,6 +82,7 @@ class Flusher:
             self._publish_counters()  # it may be due each time, for as long as others send
             self._sync(appended, now_ns)
             self._let_go()
+            self._keep_spare(appended, now_ns)
             return 1
         if self._table.stopping():
             self._finish_stop(now_ns)
@@ -105,6 +108,7 @@ class Flusher:
         """Give files back."""
         if self._segment is not None:
             self._segment.close()
+        self._spare.close()
         self._checkpoint.close()
 
     def _is_due(self, appended: int, now_ns: int) -> bool:
@@ -178,21 +182,39 @@ class Flusher:
             return 0
 
     def _keep_spare(self, appended: int, now_ns: int) -> int:
-        """Prepare the next segment once the active one is half full; no room is no error yet."""
-        size = self._board.segment_bytes
-        used = appended % size
-        if 2 * used < size or now_ns < self._spare_ns or self._storage.exists(SPARE):
+        """Make a piece of the next segment once the active one is half full; 1 if one was made.
+
+        Also amid syncs back to back: the writer makes one itself if there is none, and all wait.
+        No room is no error yet.
+        """
+        if self._failed or now_ns < self._spare_ns or not self._wants_spare(appended):
             return 0
         try:
-            prepare_spare(self._storage, size, "spare.flusher")
+            if self._spare.step():
+                self._spare_base = self._base_of(appended)
         except OSError as error:
             if not is_disk_full(error):
                 self._fail(error)
                 return 0
             self._spare_ns = now_ns + NO_ROOM_NS
-            self._table.note("warning", "no_space_for_next_segment", bytes=size)
+            self._table.note(
+                "warning", "no_space_for_next_segment", bytes=self._board.segment_bytes
+            )
             return 0
         return 1
+
+    def _wants_spare(self, appended: int) -> bool:
+        if self._spare.is_begun:
+            return True
+        base = self._base_of(appended)
+        if base == self._spare_base or 2 * (appended - base) < self._board.segment_bytes:
+            return False
+        if self._storage.exists(SPARE):
+            self._spare_base = base
+        return base != self._spare_base
+
+    def _base_of(self, position: int) -> int:
+        return position - position % self._board.segment_bytes
 
     def _fail(self, error: OSError) -> None:
         """A sync error is final (the kernel may have dropped the pages it could not write).
@@ -226,6 +248,7 @@ class Flusher:
     def _finish_stop(self, now_ns: int) -> None:
         self._save_checkpoint(self._board.word(layout.BOARD_STORE_MS), now_ns)
         try:
+            self._spare.drop()
             if self._storage.exists(SPARE):
                 self._storage.unlink(SPARE)
         except OSError as error:

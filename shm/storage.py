@@ -138,8 +138,8 @@ class File(Protocol):
         """Keep a range no longer in memory, as far as it is on the disk and nobody maps it."""
         ...
 
-    def allocate(self, size: int) -> None:
-        """Give the file `size` bytes with blocks behind them, so that later writes find space."""
+    def allocate(self, size: int, start: int = 0) -> None:
+        """Give the file `size` bytes, and blocks to those from `start` on: writes find space."""
         ...
 
     def zero_range(self, start: int, count: int) -> None:
@@ -316,9 +316,9 @@ class PosixFile:
 
     @changes
     @_names_file
-    def allocate(self, size: int) -> None:
+    def allocate(self, size: int, start: int = 0) -> None:
         """posix_fallocate."""
-        os.posix_fallocate(self.descriptor, 0, size)
+        os.posix_fallocate(self.descriptor, start, size - start)
 
     def zero_range(self, start: int, count: int) -> None:
         """Write zeroes in pieces of 1 MiB."""

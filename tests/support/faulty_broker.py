@@ -68,10 +68,10 @@ class FaultyFile(PosixFile):
         self._storage.raise_due(self._storage.due("sync", self.name), "sync", self.name)
         super().sync()
 
-    def allocate(self, size: int) -> None:
+    def allocate(self, size: int, start: int = 0) -> None:
         """posix_fallocate or fail."""
         self._storage.raise_due(self._storage.due("allocate", self.name), "allocate", self.name)
-        super().allocate(size)
+        super().allocate(size, start)
 
 
 class FaultyStorage(PosixStorage):

@@ -71,11 +71,11 @@ class Inode:
         if size < old:
             self.pages = {page for page in self.pages if page * PAGE_BYTES < size}
 
-    def allocate(self, size: int) -> None:
-        """Blocks for `size` bytes; contents do not change."""
+    def allocate(self, size: int, start: int = 0) -> None:
+        """`size` bytes, and blocks for those from `start` on; contents do not change."""
         if size > self.length:
             self.truncate(size)
-        self.pages.update(range(-(-size // PAGE_BYTES)))
+        self.pages.update(range(start // PAGE_BYTES, -(-size // PAGE_BYTES)))
 
     def sync(self) -> None:
         """All contents are durable from now on."""

@@ -83,20 +83,20 @@ class SimFile:
         assert 0 <= start <= start + count <= self._inode.length, (self.name, start, count)
         self._inode.let_go(start, start + count)
 
-    def allocate(self, size: int) -> None:
-        """Give the file `size` bytes with blocks behind them."""
+    def allocate(self, size: int, start: int = 0) -> None:
+        """Give the file `size` bytes, and blocks to those from `start` on."""
         self._require(write=True)
 
         def effect() -> None:
             if size > self._storage.disk.allocate_max:
                 raise OSError(errno.ENOSPC, "no room for that on the simulated disk")
-            self._storage.take_blocks(self._inode, 0, size, keeps=True)
+            self._storage.take_blocks(self._inode, start, size, keeps=True)
             grown = size > self._inode.length
-            self._inode.allocate(size)
+            self._inode.allocate(size, start)
             if grown:
                 self._record("length", size)
 
-        self._storage.change("allocate", self.name, effect, detail=str(size))
+        self._storage.change("allocate", self.name, effect, detail=f"{start} {size}")
 
     def zero_range(self, start: int, count: int) -> None:
         """Write zeroes."""

@@ -1,0 +1,144 @@
+"""The spare segment is made beforehand, in pieces: who waits for a sync waits for one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gantrymq.brokerd.commitlog import PIECES, SPARE, CommitLog, prepare_spare, room_for_segment
+from gantrymq.brokerd.config import load
+from gantrymq.brokerd.flusher import NO_ROOM_NS, Flusher
+from gantrymq.shm import layout
+from gantrymq.workers.agent import Bells
+from tests.support.memory_sessions import MemorySessions, memory_board
+from tests.support.simbell import SimBell
+from tests.support.simclock import SimClock
+from tests.support.simdisk import Disk
+from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
+
+SEGMENT = 1 << 20
+#: More than half of a segment: it is time for the next one.
+FILLED = SEGMENT * 5 // 8
+CYCLES = 2 * PIECES
+#: More is not made at a time.
+PIECE = SEGMENT // 32
+
+
+class Scene:
+    """A flusher over a simulated disk whose log has one segment, more than half full."""
+
+    def __init__(self) -> None:
+        self.disk = Disk()
+        self.storage = SimStorage(self.disk)
+        self.log = CommitLog(self.storage, SEGMENT, 0)
+        self.board = memory_board({}, segment_bytes=SEGMENT)
+        self.sessions = MemorySessions()
+        self.clock = SimClock(0)
+        self.flusher = self.begin()
+        self.send(FILLED)
+
+    def begin(self) -> Flusher:
+        """Another flusher, as a successor is made."""
+        settings = load(environment={}).settings
+        bells = Bells.each(SimBell)
+        return Flusher(self.storage, self.clock, self.board, self.sessions, bells, settings)
+
+    def send(self, count: int = 100) -> None:
+        """Somebody waits for so many bytes more."""
+        end = self.board.word(layout.BOARD_APPENDED) + count
+        self.board.set_word(layout.BOARD_APPENDED, end)
+        self.board.set_word(layout.BOARD_DURABLE_WANTED, end)
+
+    def step(self) -> int:
+        """One cycle; how many bytes it has allocated."""
+        known = len(self.disk.log)
+        self.flusher.do_work(self.clock.monotonic_ns())
+        calls = [line.split() for line in self.disk.log[known:]]
+        return sum(int(words[-1]) - int(words[-2]) for words in calls if words[1] == "allocate")
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether all that somebody waits for is durable."""
+        return self.board.word(layout.BOARD_DURABLE) == self.board.word(layout.BOARD_APPENDED)
+
+    @property
+    def files(self) -> list[str]:
+        """What there is of spare segments."""
+        return [name for name in self.storage.list("gantry") if name.startswith("spare")]
+
+
+@mends("S241")
+@pytest.mark.parametrize("between", [1, 7, CYCLES])
+def test_a_sync_waits_for_one_piece_and_not_for_a_segment(between: int) -> None:
+    """Whether others wait in each cycle, now and then, or not at all."""
+    scene = Scene()
+    scene.step()
+    for number in range(CYCLES):
+        if not number % between:
+            scene.send()
+        assert scene.step() <= PIECE
+        assert scene.is_durable
+    assert scene.files == ["spare"]
+    assert scene.storage.size_of(SPARE) == SEGMENT
+    scene.log.roll()
+    assert scene.files == []
+    scene.send(SEGMENT)
+    assert [scene.step() for _ in range(CYCLES)].count(0) == CYCLES - PIECES
+    assert scene.files == ["spare"]
+
+
+@pytest.mark.parametrize("pieces", [1, PIECES // 2, PIECES])
+def test_a_stop_leaves_no_part_of_it(pieces: int) -> None:
+    """As it leaves no whole one."""
+    scene = Scene()
+    for _ in range(pieces):
+        scene.step()
+    scene.sessions.stop = True
+    for _ in range(3):
+        scene.step()
+    assert scene.files == []
+
+
+@pytest.mark.parametrize("pieces", [1, PIECES // 2, PIECES])
+def test_a_successor_makes_it_anew(pieces: int) -> None:
+    """What the dead one had made is not its, and goes."""
+    scene = Scene()
+    for _ in range(pieces):
+        scene.step()
+    scene.flusher = scene.begin()
+    for _ in range(CYCLES):
+        scene.step()
+    assert scene.files == ["spare"]
+    assert scene.storage.size_of(SPARE) == SEGMENT
+
+
+def test_room_that_goes_meanwhile_is_not_taken_from_others() -> None:
+    """F7: the part that is made goes, and it is made anew once there is room."""
+    scene = Scene()
+    for _ in range(PIECES // 2):
+        scene.step()
+    assert scene.files == ["spare.flusher"]
+    scene.disk.capacity = scene.disk.used()
+    scene.step()
+    assert scene.files == []
+    for _ in range(CYCLES):
+        assert scene.step() == 0
+    scene.disk.capacity = scene.disk.used() + room_for_segment(SEGMENT)
+    scene.clock.advance(NO_ROOM_NS)
+    for _ in range(CYCLES):
+        scene.step()
+    assert scene.files == ["spare"]
+
+
+def test_the_writer_takes_one_of_its_own_while_it_is_made() -> None:
+    """And what the flusher has begun becomes the one behind that."""
+    scene = Scene()
+    scene.step()
+    prepare_spare(scene.storage, SEGMENT, "spare.writer")
+    scene.log.roll()
+    scene.send(SEGMENT // 2)
+    for _ in range(CYCLES):
+        scene.step()
+    assert scene.files == ["spare"]
+    scene.log.roll()
+    assert scene.log.base == 2 * SEGMENT
