@@ -24,7 +24,7 @@ from gantrymq.shm.controllane import BrokenLane
 from gantrymq.shm.kernels import frames
 from gantrymq.shm.kernels.progress import note_progress, open_slot
 from gantrymq.workers.groups import agent as groups
-from gantrymq.workers.transactions import agent as checker
+from gantrymq.workers.transactions import desk
 from tests.support.extremes import kinds_of, requests_of
 from tests.support.floods import BASE, LANES, OF_MEMBERS, packed
 from tests.support.simmachine import SimMachine
@@ -251,8 +251,8 @@ def _in_and_gone(flooder: Flooder) -> Iterator[bool]:
 
 
 def _cost_of(kind: type[msgspec.Struct]) -> float:
-    if kind is transactionwire.Settle:
-        return checker.SETTLE_COST
+    if kind in (transactionwire.Settle, transactionwire.End):
+        return desk.SETTLE_COST if kind is transactionwire.Settle else desk.END_COST + 1
     return 1 + groups.COSTS.get(kind, 0) + 1  # for what it names, which is little
 
 

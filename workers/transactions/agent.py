@@ -26,7 +26,7 @@ from gantrymq.workers.transactions.commonends import CommonEnds
 from gantrymq.workers.transactions.decision import MOVED
 from gantrymq.workers.transactions.decisions import Decisions
 from gantrymq.workers.transactions.delayedcommit import Delays
-from gantrymq.workers.transactions.desk import Desk
+from gantrymq.workers.transactions.desk import Desk, cost_of
 from gantrymq.workers.transactions.endings import Endings
 from gantrymq.workers.transactions.ends import Ends
 from gantrymq.workers.transactions.givenup import GivenUp
@@ -56,12 +56,10 @@ REST_NS: Final = 1_000_000_000
 FEW: Final = 2
 #: Requests and answers that are met in one step, each looked out for behind the last.
 TURNS_MAX: Final = 64
-#: Requests of all sessions in one step, of which each has a share in turn; and those that are met
-#: awake before what is due by itself is looked at: 15 ms or so.
-REQUESTS_MAX: Final = 512
+#: What requests of all sessions may cost at a time (`desk.cost_of`), of which each has a share in
+#: turn; and what is met awake before what is due by itself is looked at: 5 ms each, or so.
+REQUESTS_MAX: Final = 256
 ENDS_AWAKE: Final = 256
-#: What an operator's settlement costs of `REQUESTS_MAX`: it reads the log's end, and records.
-SETTLE_COST: Final = 16
 #: The next END of a lone session is looked out for so many times as long as an answer.
 LONE_PATIENCE: Final = 4
 HOUR_MS: Final = 3_600_000
@@ -272,11 +270,12 @@ class TxnChecker(OutletAgent):
         return self._hear_all(now_ms, done) if self._common.has_left_some else done
 
     def _hear_all(self, now_ms: int, done: int) -> int:
-        """Take what is not of the common form, one by one; `done` and how many."""
+        """Take what is not of the common form, one by one; `done` and what that has cost."""
         with closing(self._desk.requests()) as requests:
             for session, request in requests:
-                done += SETTLE_COST if isinstance(request, wire.Settle) else 1
+                along = self._endings.along
                 self._hear(session, request, now_ms)
+                done += cost_of(request) + self._endings.along - along
                 if self._endings.held or self._decisions.batch.is_full or done >= REQUESTS_MAX:
                     break
         return done

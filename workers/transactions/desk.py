@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 
     Words = NDArray[np.int64]
 
-#: Requests of one session that are taken at one time.
-REQUESTS_MAX: Final = 256
+#: What requests of one session may cost at one time, as `cost_of` says.
+REQUESTS_MAX: Final = 128
+#: What an END costs beside the halves that it names, and what an operator's settlement does: that
+#: reads the log's end, and records. A unit is the work for a half, some 20 µs.
+END_COST: Final = 2
+SETTLE_COST: Final = 16
 #: Requests of one session without an answer; its others wait in its ring.
 UNANSWERED_MAX: Final = 1024
 #: Requests of one session that wait for what is found in old records, which takes long.
@@ -60,6 +64,17 @@ class Peer:
         """Whether its next request is taken; else it waits in its ring."""
         free = self.unanswered < UNANSWERED_MAX and self.searches < SEARCHES_MAX
         return free and not self.told
+
+
+def cost_of(request: AnyRequest) -> int:
+    """What it costs to carry a request out, as far as it says so itself."""
+    match request:
+        case wire.End():
+            return END_COST + len(request.halves)
+        case wire.Settle():
+            return SETTLE_COST
+        case _:
+            return 1
 
 
 class Desk:
@@ -169,8 +184,8 @@ class Desk:
                 self._cut_off(peer, f"transactions lane: {error}")
 
     def _requests_of(self, peer: Peer) -> Iterator[AnyRequest]:
-        lane, session = peer.lane, peer.session.session
-        for _ in range(REQUESTS_MAX):
+        lane, session, spent = peer.lane, peer.session.session, 0
+        while spent < REQUESTS_MAX:
             body = lane.take() if peer.is_heard else None
             if body is None:
                 return
@@ -181,11 +196,13 @@ class Desk:
                 request = wire.decode_request(body)
             except Misfit as misfit:
                 self._refuse(peer, misfit.kind, misfit.serial, misfit.text)
+                spent += 1
                 continue
             if self._hand.is_poison(session, request.serial):
                 self._set_aside(peer, request)
                 return
             peer.unanswered += not isinstance(request, wire.Unknown)
+            spent += cost_of(request)
             yield request
 
     def _refuse(self, peer: Peer, kind: str, serial: int, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.shm import transactionwire as wire
 from gantrymq.shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNKNOWN, Ended
 from gantrymq.workers.transactions.decision import MOVED, Decision
+from gantrymq.workers.transactions.desk import cost_of
 from gantrymq.workers.transactions.kin import DECIDING
 from gantrymq.workers.transactions.staging import LATER
 
@@ -27,6 +28,8 @@ TEXTS: Final = {
     wire.UNSTORABLE: "the message cannot be stored: its topic is gone, or it is too large by now",
     wire.DISK_FULL: "the disk is full: nothing was decided, try again",
 }
+#: What ENDs that wait may cost in one step, in which they are asked again.
+AGAIN_MAX: Final = 256
 
 
 class Endings:
@@ -45,6 +48,7 @@ class Endings:
         self.held: deque[tuple[Decision, str, str]] = deque()
         self.refused = 0
         self._again: list[tuple[int, wire.End]] = []  # these name a half that was appended again
+        self.along = 0  # halves that were looked at so far though no END has named them
 
     def end(self, session: int, request: wire.End, now_ms: int) -> None:
         """Take an END; it is answered when its decision is in the log, or refused."""
@@ -79,6 +83,7 @@ class Endings:
             self._refuse(session, request, said, DECIDED)
             return
         rest = [] if said is not None else self.kin.others(tx, halves, request.group)
+        self.along += len(rest)
         is_unsure = said is None and self.kin.waits(halves)
         if said == DECIDING or is_unsure or any(half[0] in self._flying for half in rest):
             self._again.append((session, request))
@@ -118,9 +123,8 @@ class Endings:
 
     def go_on(self, now_ms: int) -> list[Decision]:
         """Put what did not fit; what has an error by now."""
-        again, self._again = self._again, []
         hand = self._desk.hand
-        for session, request in again:
+        for session, request in self._next_again():
             hand.take(session, request.serial)
             self.end(session, request, now_ms)
         failed: list[Decision] = []
@@ -134,6 +138,15 @@ class Endings:
         hand.drop()
         self.held.extend(waiting)
         return failed
+
+    def _next_again(self) -> list[tuple[int, wire.End]]:
+        """The first of those that wait: so many as one step has time for."""
+        count = cost = 0
+        while count < len(self._again) and cost < AGAIN_MAX:
+            cost += cost_of(self._again[count][1])
+            count += 1
+        taken, self._again = self._again[:count], self._again[count:]
+        return taken
 
     def decide(self, decision: Decision, now_ms: int) -> bool:
         """A decision that no END asks for; False if its halves cannot be read or stored."""
