@@ -214,10 +214,10 @@ def fill(patch: pytest.MonkeyPatch, call: str, under: str) -> None:
     """From now on there is no room for what a call does to files of a folder."""
     true = getattr(PosixFile, call)
 
-    def full(file: PosixFile, *what: object) -> None:
+    def full(file: PosixFile, *what: object, **more: object) -> None:
         if file.name.startswith(under):
             raise OSError(errno.ENOSPC, "no room", file.name)
-        true(file, *what)
+        true(file, *what, **more)
 
     patch.setattr(PosixFile, call, full)
 
