@@ -89,9 +89,11 @@ class SpareSegment:
         Raises OSError: nothing of it is left then, and the next call begins anew.
         """
         try:
-            file = self._file = self._file or self._begin()
-            end = min(self._bytes, self._made + self._piece_bytes)
+            if self._file is None:
+                self._forget_left()
             self._require_room()
+            file = self._file = self._file or self._storage.create(self._path)
+            end = min(self._bytes, self._made + self._piece_bytes)
             file.allocate(end, start=self._made)
             self._made = end
             if end < self._bytes:
@@ -100,8 +102,7 @@ class SpareSegment:
         except OSError:
             self.drop()
             raise
-        file.close()
-        self._file = None
+        self.close()
         self._storage.rename(self._path, SPARE)
         return True
 
@@ -117,12 +118,11 @@ class SpareSegment:
             self._file.close()
             self._file = None
 
-    def _begin(self) -> File:
+    def _forget_left(self) -> None:
+        """Nothing of an earlier one counts, nor takes room."""
         if self._storage.exists(self._path):
             self._storage.unlink(self._path)
         self._made = 0
-        self._require_room()
-        return self._storage.create(self._path)
 
     def _require_room(self) -> None:
         """Raise OSError if the rest of it would leave less than the margin.

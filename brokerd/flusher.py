@@ -211,7 +211,8 @@ class Flusher:
             return False
         if self._storage.exists(SPARE):
             self._spare_base = base
-        return base != self._spare_base
+            return False
+        return True
 
     def _base_of(self, position: int) -> int:
         return position - position % self._board.segment_bytes
