@@ -10,7 +10,6 @@ import errno
 import mmap
 import os
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
 
@@ -54,7 +53,7 @@ class _Table(NamedTuple):
     """Topics as they were at some time, and the bytes that said so."""
 
     state: tuple[int, int, int]
-    raw: tuple[bytes, ...]
+    raw: bytes
     slots: tuple[TopicSlot | None, ...]
     names: dict[str, TopicSlot]
 
@@ -86,7 +85,7 @@ class Board:
         whole = len(memory) // 8 * 8
         self._words = memory[:whole].cast("q")
         self._halves = memory[:whole].cast("I")
-        self._table = _Table((-1, -1, -1), (), (), {})
+        self._table = _Table((-1, -1, -1), b"", (), {})
 
     def array(self) -> NDArray[np.uint8]:
         """The board as bytes, for kernels; read-only where the map is."""
@@ -197,19 +196,23 @@ class Board:
         known, state = self._table, self.topic_changes
         if known.state == state:
             return known
-        first, size = layout.TOPICS_AT, layout.TOPIC_BYTES
-        table = self.memory[first : self.topic_at(state[0])].tobytes()
-        raw = tuple(table[at : at + size] for at in range(0, len(table), size))
-        old = zip_longest(raw, known.raw[: len(raw)], known.slots[: len(raw)])
-        slots = tuple(
-            topic if new == before else self.topic(slot)
-            for slot, (new, before, topic) in enumerate(old)
-        )
-        names: dict[str, TopicSlot] = {}
-        for topic in filter(None, slots):
+        raw = self.memory[layout.TOPICS_AT : self.topic_at(state[0])].tobytes()
+        is_same = raw.startswith(known.raw)  # but for new ones: there may be thousands before
+        slots = known.slots if is_same else self._read_changed(known, raw)
+        new = tuple(map(self.topic, range(len(slots), len(raw) // layout.TOPIC_BYTES)))
+        names = known.names if is_same else {}
+        for topic in filter(None, new if is_same else slots + new):
             names.setdefault(topic.name, topic)
-        self._table = found = _Table(state, raw, slots, names)
+        self._table = found = _Table(state, raw, slots + new, names)
         return found
+
+    def _read_changed(self, known: _Table, raw: bytes) -> tuple[TopicSlot | None, ...]:
+        """Slots that were known, those of other bytes now read again."""
+        size = layout.TOPIC_BYTES
+        return tuple(
+            topic if raw[at : at + size] == known.raw[at : at + size] else self.topic(at // size)
+            for at, topic in zip(range(0, len(raw), size), known.slots, strict=False)
+        )
 
 
 class BoardConstants(TypedDict):

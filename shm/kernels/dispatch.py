@@ -65,7 +65,7 @@ UNKNOWN_TOPIC = int(Stop.UNKNOWN_TOPIC)
 
 #: `dispatch_log` has not begun: nothing is there, or the caller first has to make something new.
 IDLE = -1
-NEW_TOPICS = -2  # of the board: `index`, TOPIC_COUNT and TOPIC_CHANGES
+NEW_TOPICS = -2  # of the board: `index`, TOPIC_COUNT, TOPIC_CHANGES and COVERED
 NEW_SEGMENT = -3  # the view, BASE and SEGMENT_BYTES
 
 # The reader's words for its kernels: indexes into `form`.
@@ -92,7 +92,8 @@ HELD = 19  # out: touched queues that show nothing yet
 STAMP = 20  # counts what became visible
 SLEEPERS = 21  # sessions in the table of arenas
 ROOM_MAX = 22  # bounds ROOM; 0: nothing does
-FORM_WORDS = 23
+COVERED = 23  # log position up to which `index` has the topics of all records
+FORM_WORDS = 24
 
 # A touched queue: TOUCH_WORDS in `touched`.
 TOUCH_QUEUE, TOUCH_FIRST, TOUCH_COUNT, TOUCH_START = range(4)
@@ -262,12 +263,15 @@ def _begin(board: Bytes, form: Words) -> int:
     at = form[DISPATCHED] - form[BASE]
     if form[DISPATCHED] >= appended:
         return IDLE
-    # A topic is on the board before any record of it is appended.
+    # A topic is on the board before any record of it is appended. Topics may come faster than they
+    # are read: what was appended before they were read last does not wait for that.
     if (
         machine.load32(board, BOARD_TOPIC_COUNT) != form[TOPIC_COUNT]
         or machine.load32(board, BOARD_TOPIC_CHANGES) != form[TOPIC_CHANGES]
     ):
-        return NEW_TOPICS
+        if form[DISPATCHED] >= form[COVERED]:
+            return NEW_TOPICS
+        appended = form[COVERED]
     if at < 0 or at >= form[SEGMENT_BYTES]:
         return NEW_SEGMENT
     form[AT] = at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +60,97 @@ def test_a_recalled_timer_is_forgotten_with_its_bucket() -> None:
     assert all(position in holds for position in range(TIMES)), "the file may still be there"
     holds.forget(6 * MINUTE_MS, 0)
     assert not any(position in holds for position in range(TIMES))
+
+
+class NeverWhole(dict[int, int]):
+    """Nobody may go through it: it is long."""
+
+    def __iter__(self) -> Iterator[int]:
+        """For whoever does."""
+        raise AssertionError("all of it is looked at")
+
+    items = keys = values = __iter__  # type: ignore[assignment]
+
+
+@mends("S244")
+def test_no_step_looks_at_all_that_was_recalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be a million, due next year, while others come and are recalled."""
+    holds, nothing = TimerHolds(), np.zeros(0, ENTRY)
+    for position in range(TIMES):
+        holds.hold(position, nothing, nothing)
+        holds.give_up(position)
+    monkeypatch.setattr(holds, "_gone", NeverWhole(holds._gone))
+    ms = 5 * MINUTE_MS + 1
+    holds.hold(TIMES, nothing, nothing)
+    come = holds.sift(entries_at((ms, 3), (ms, TIMES), (ms, TIMES + 1)))
+    assert come["position"].tolist() == [TIMES + 1]
+    assert holds.let_go(TIMES)[0]["position"].tolist() == [TIMES]
+    holds.forget(5 * MINUTE_MS, 0)
+    assert 3 in holds
+    holds.forget(6 * MINUTE_MS, 0)
+    assert 3 not in holds
+    assert 4 in holds
+
+
+class Both:
+    """Holds, and a plain account of them; one timer at each position."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice, self.holds = dice, TimerHolds()
+        self.ms = [dice.randrange(1, 6 * MINUTE_MS) for _ in range(60)]
+        self.held: dict[int, set[int]] = {}
+        self.gone: dict[int, float] = {}
+        self.done_ms = self.floor = 0
+
+    def end_of(self, position: int) -> int:
+        return -(-self.ms[position] // MINUTE_MS) * MINUTE_MS
+
+    def hold(self) -> None:
+        position, nothing = self.dice.randrange(self.floor, 60), np.zeros(0, ENTRY)
+        if position not in self.held and position not in self.gone:
+            self.holds.hold(position, nothing, nothing)
+            self.held[position] = set()
+
+    def end(self) -> None:
+        """A recall has its outcome."""
+        if not self.held:
+            return
+        position = self.dice.choice(sorted(self.held))
+        came = self.held.pop(position)
+        if self.dice.random() < 0.3:
+            at, after = self.holds.let_go(position)
+            assert {int(row["position"]) for row in (*at, *after)} == came
+            return
+        self.holds.give_up(position)
+        if position >= self.floor:
+            self.gone[position] = self.end_of(position) if came else math.inf
+
+    def sift(self) -> None:
+        some = sorted(self.dice.sample(range(60), self.dice.choice((1, 5, 40))))
+        stay = self.holds.sift(entries_at(*((self.ms[one], one) for one in some)))
+        out = {*self.held, *self.gone}
+        assert stay["position"].tolist() == [one for one in some if one not in out]
+        for one in self.held.keys() & some:
+            self.held[one].add(one)
+        self.gone |= {one: self.end_of(one) for one in self.gone.keys() & some}
+
+    def forget(self) -> None:
+        self.done_ms = max(self.done_ms, self.dice.randrange(7 * MINUTE_MS))
+        self.floor += self.dice.random() < 0.3
+        self.holds.forget(self.done_ms, self.floor)
+        kept = self.gone.items()
+        self.gone = {p: end for p, end in kept if end > self.done_ms and p >= self.floor}
+
+
+@mends("S244")
+@pytest.mark.parametrize("time", range(20))
+def test_what_is_held_is_what_a_plain_account_says(seed: int, time: int) -> None:
+    """Recalls, their outcomes, opened buckets, notes and moves, in any order."""
+    dice = random.Random(f"{seed} {time}")
+    both = Both(dice)
+    for _ in range(300):
+        dice.choice((both.hold, both.hold, both.hold, both.end, both.sift, both.forget))()
+        assert {p for p in range(60) if p in both.holds} == both.gone.keys()
 
 
 @mends("H13")

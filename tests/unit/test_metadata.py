@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from gantrymq.brokerd import config, topics
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.shm import layout
-from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.board import Board, TopicSlot, format_board
 from gantrymq.shm.clock import SystemClock
 from gantrymq.shm.codes import Level
 from gantrymq.shm.configfile import parse_config, write_config
@@ -327,6 +328,38 @@ def test_a_deleted_topic_is_gone_for_users_but_still_dispatched(store_dir: Path)
     hidden = board.topics()[0]
     assert (hidden.name, hidden.queue_count, hidden.perm, hidden.system) == ("orders", 2, 0, True)
     assert board.queue(1)["next_offset"] == 4
+
+
+@mends("S243")
+def test_whoever_follows_the_board_knows_what_one_does_who_begins(
+    store_dir: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics come, go, come again and change their level; new ones are all that is read then."""
+    dice = random.Random(seed)
+    board = make_board()
+    metadata, follower = open_metadata(store_dir, board), Board(board.memory)
+    names = [f"topic{number}" for number in range(8)]
+    for step in range(60):
+        name = dice.choice(names)
+        if name in {topic.name for topic in Board(board.memory).topics() if not topic.deleted}:
+            metadata.delete(name)
+        else:
+            metadata.create(name, 2, dice.choice(("durable", "written")))
+        if dice.random() < 0.7:
+            anew = Board(board.memory)
+            assert follower.topics() == anew.topics(), step
+            assert all(follower.topic_named(one) == anew.topic_named(one) for one in names)
+    slots = len(follower.topics())
+    reads: list[int] = []
+
+    def read(slot: int) -> TopicSlot | None:
+        reads.append(slot)
+        return Board.topic(follower, slot)
+
+    monkeypatch.setattr(follower, "topic", read)
+    metadata.create("last", 1, "written")
+    assert follower.topic_named("last") == Board(board.memory).topic_named("last")
+    assert reads == [slots]
 
 
 def test_a_deleted_topics_name_can_be_used_again(store_dir: Path) -> None:

@@ -105,3 +105,35 @@ def test_it_syncs_bits_that_come_late_and_the_note_of_them_alone() -> None:
     """ADR 0020, ADR 0024: not the queues' own files, nor extensions without such bits."""
     note = {f"{bitmapnote.FILE}.new", bitmapnote.FILE.partition("/")[0]}
     assert synced_by_readers(simbits.EVERY) == {bitmapnote.DIRECTORY, *note}
+
+
+@mends("S243")
+def test_topics_that_come_faster_than_it_reads_them_hold_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that it has looked at them there is another one: one look shows what was there."""
+    life = Life(tmp_path, SimClock())
+    life.settle()
+    reader = life.agents[Role.READER]
+    looks, read = [0], reader._read_topics  # type: ignore[attr-defined]
+
+    def read_and_have_more() -> None:
+        read()
+        looks[0] += 1
+        if looks[0] < 20:
+            life.metadata.create(f"new{looks[0]}", 1, "written")
+
+    monkeypatch.setattr(reader, "_read_topics", read_and_have_more)
+    life.metadata.create("first", 1, "written")
+    life.park(Parked("first", 0, {}))
+    life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+    appended = life.board.word(layout.BOARD_APPENDED)
+    reader.do_work(life.clock.monotonic_ns())
+    assert looks[0] == 1
+    assert life.board.word(layout.BOARD_DISPATCHED) == appended
+    life.slots = {topic.name: topic.slot for topic in life.board.topics()}
+    life.park(Parked("new1", 0, {}))  # of a topic that came behind that look
+    life.settle()
+    assert life.board.word(layout.BOARD_DISPATCHED) == life.board.word(layout.BOARD_APPENDED)
+    assert looks[0] < 20
+    life.stop()

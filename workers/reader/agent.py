@@ -273,12 +273,14 @@ class Reader:
         self._bind()
 
     def _read_topics(self) -> None:
+        covered = self._board.word(layout.BOARD_APPENDED)  # before topics are looked at
         self._index.follow()
         self._visible.set_levels(self._board.topics())
         schedule = self._board.topic_named(SCHEDULE_TOPIC)
         self._form[dispatch.SCHEDULE] = schedule.slot if schedule else -1
         self._form[dispatch.TOPIC_COUNT] = self._index.count
         self._form[dispatch.TOPIC_CHANGES] = self._index.changes
+        self._form[dispatch.COVERED] = covered
 
     def _enter_segment(self) -> None:
         """Map the segment that the next record is in."""

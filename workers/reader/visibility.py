@@ -37,6 +37,7 @@ class Visibility:
         self._out = form.data
         self._touched = touched
         self._held_level = np.zeros(board.queues_max, np.int64)
+        self._levels: dict[int, TopicSlot] = {}
         self._stamps = np.zeros(board.queues_max, np.int64)
         #: (log position that has to be durable, pairs of queue and offset), in order.
         self._waiting: deque[tuple[int, Words]] = deque()
@@ -81,6 +82,9 @@ class Visibility:
     def set_levels(self, topics: Iterable[TopicSlot]) -> None:
         """Which queues show their units only when the records are durable."""
         for topic in topics:
+            if self._levels.get(topic.slot) is topic:  # as the board has it while it is the same
+                continue
+            self._levels[topic.slot] = topic
             queues = slice(topic.queue_base, topic.queue_base + topic.queue_count)
             self._held_level[queues] = topic.level == Level.DURABLE
 

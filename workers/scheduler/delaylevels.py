@@ -120,7 +120,7 @@ class DelayLevels:
     def has_more(self) -> bool:
         """Whether units have come to a level that has room for them."""
         for level in self._levels:
-            if level.has_room and self._has_grown(level):
+            if self._has_grown(level) and level.has_room:
                 low, high = self._bounds(level)
                 if high > max(level.end, low):
                     return True
@@ -159,7 +159,7 @@ class DelayLevels:
         now_ms = self._time.delay_ms()
         found = []
         for level in self._levels:
-            if level.has_room and self._has_grown(level):
+            if self._has_grown(level) and level.has_room:
                 self._read(level)
             if level.holds and (count := _count_due(level, now_ms)):
                 part = slice(level.at, level.at + count)

@@ -34,7 +34,7 @@ from gantrymq.shm.schedulerwire import (
 from gantrymq.workers.outlet import Copy
 from gantrymq.workers.scheduler.recalltrace import RecallTrace, names_target
 from gantrymq.workers.scheduler.timerbuckets import are_together
-from gantrymq.workers.scheduler.timerpool import ENTRY
+from gantrymq.workers.scheduler.timerpool import ENTRY, joined
 from gantrymq.workers.session import pass_turn
 
 if TYPE_CHECKING:
@@ -251,15 +251,23 @@ class RecallDesk:
             return 1
         if handle in self._flying_handles:
             return 0  # somebody else has asked: wait for what becomes of it
-        is_all = self._read_on(asked)
         self._look_at_what_came(asked)
-        waiting = self._timers.that_wait(asked.named, asked.remembered, handle.due_ms)
+        if (done := self._recall_what_waits(asked)) is not None:
+            return done
+        is_all = self._read_on(asked)
+        if (done := self._recall_what_waits(asked)) is not None:
+            return done
+        return self._look_further(asked, now_ms, now_ns) if is_all else 1
+
+    def _recall_what_waits(self, asked: _Asked) -> int | None:
+        """Recall what it has been found to name; None: nothing of that waits."""
+        waiting = self._timers.that_wait(asked.named, asked.remembered, asked.handle.due_ms)
         for position, ms, is_recall in waiting:
             if is_recall:
                 asked.end = self._board.word(layout.BOARD_APPENDED)  # it may not be durable
                 return 1
             return self._recall(asked, position, ms)
-        return self._look_further(asked, now_ms, now_ns) if is_all else 1
+        return None
 
     def _look_further(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         """It waits nowhere by now: look what else there is, once all that counts is known."""
@@ -286,13 +294,13 @@ class RecallDesk:
         back = not comes or self._timers.has_read(asked.until)
         found, is_all = self._timers.look_on(handle.due_ms, _hash_of(handle), places, back=back)
         self._reads -= places != before
-        asked.named = np.concatenate((asked.named, self._that_bear(asked.handle, found)))
+        asked.named = joined(asked.named, self._that_bear(asked.handle, found))
         if is_all and not asked.memory_looks:
             self._look_into_memory(asked)
         return is_all
 
     def _look_at_what_came(self, asked: _Asked) -> None:
-        """Once, as soon as what it may name is in memory: with many others it is filed later."""
+        """Once, as soon as what it may name is in memory: that costs less than its bucket does."""
         if not asked.saw_what_came and self._reads > 0 and self._timers.knows(asked.until):
             asked.saw_what_came = True
             self._remember(asked)
@@ -307,7 +315,7 @@ class RecallDesk:
         self._reads -= 1
         found = self._timers.in_memory(_hash_of(asked.handle))
         fresh = self._that_bear(asked.handle, found)
-        asked.remembered = np.concatenate((asked.remembered, fresh))
+        asked.remembered = joined(asked.remembered, fresh)
 
     def _that_bear(self, handle: schedulerwire.Handle, found: Entries) -> Entries:
         """Which of these entries, told apart by a hash so far, bear a handle."""

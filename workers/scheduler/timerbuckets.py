@@ -27,6 +27,8 @@ from gantrymq.workers.scheduler.timerpool import (
     NEVER,
     each_once,
     in_order,
+    joined,
+    that_are,
 )
 from gantrymq.workers.scheduler.timerseals import (
     MS_MAX,
@@ -218,7 +220,7 @@ class TimerBuckets:
         seconds = (entries["ms"] - 1) // SECOND_MS
         minutes = seconds // 60
         keys: NDArray[np.int64] = minutes * MINUTE_MS * _KINDS + _MINUTES
-        split = np.isin(minutes, self._split_of(0))
+        split = self._are_split(minutes, 0)
         keys[split] = seconds[split] * SECOND_MS * _KINDS
         for level in range(1, LEVELS + 1):
             numbers = minutes >> LEVEL_BITS * level
@@ -226,14 +228,14 @@ class TimerBuckets:
             later = numbers > now >> LEVEL_BITS * level
             if not later.any():
                 break
-            later &= ~np.isin(numbers, self._split_of(level))
+            later &= ~self._are_split(numbers, level)
             starts = numbers[later] * _minutes_of(level) * MINUTE_MS
             keys[later] = starts * _KINDS + _MINUTES + level
         return keys
 
-    def _split_of(self, level: int) -> list[int]:
-        """Numbers of the files of a level that get no more entries."""
-        return [number for number, its in map(_parts_of, self._split) if its == level]
+    def _are_split(self, numbers: NDArray[np.int64], level: int) -> NDArray[np.bool_]:
+        """Which files of a level get no more entries."""
+        return that_are(numbers, lambda number: _numbered(number, level) in self._split)
 
     def _write(self, name: str, entries: Entries) -> None:
         file, size = self._file(name)
@@ -352,10 +354,11 @@ class TimerBuckets:
 
     def are_open(self, entries: Entries) -> NDArray[np.bool_]:
         """Which entries belong to buckets that were opened."""
-        latest = max(self._passed.values(), default=-1)
-        seconds = (entries["ms"] - 1) // SECOND_MS
-        near = np.unique(seconds[entries["ms"] <= latest]).tolist()
-        return np.isin(seconds, [one for one in near if self.is_open((one + 1) * SECOND_MS)])
+        open_: NDArray[np.bool_] = entries["ms"] <= max(self._passed.values(), default=-1)
+        if open_.any():
+            seconds = (entries["ms"][open_] - 1) // SECOND_MS
+            open_[open_] = that_are(seconds, lambda one: self.is_open((one + 1) * SECOND_MS))
+        return open_
 
     def has_all(self, names: Iterable[str]) -> bool:
         """Whether all of these files are there, and none is done with or split."""
@@ -370,7 +373,7 @@ class TimerBuckets:
         out was filed behind it. Not `back`: after the first look only what was filed since.
         `places` says by file what was looked at, and is kept up. Whether that was all.
         """
-        parts = [np.zeros(0, ENTRY)]
+        parts: list[Entries] = []
         for name in (*_names_of(ms), *_larger_of(ms)):
             if name not in self._known and name not in self._passed:
                 continue
@@ -385,8 +388,8 @@ class TimerBuckets:
             parts += self._read(name, end, last), self._read(name, begin, first)
             places[name] = begin, last
             if begin > 0 or last < size:
-                return np.concatenate(parts), False
-        return np.concatenate(parts), True
+                return joined(*parts), False
+        return joined(*parts), True
 
     def seek(self, position: int, most: int) -> Generator[None, None, Entries]:
         """The entry of a record, in whatever bucket that is not opened; none: it is in none.
@@ -666,7 +669,11 @@ def _name_of(key: int) -> str:
     minute, level = start // MINUTE_MS, kind - _MINUTES
     if level < 0:
         return f"{minute}.{start % MINUTE_MS // SECOND_MS:02d}"
-    return f"{minute // _minutes_of(level)}-{level}" if level else str(minute)
+    return _numbered(minute // _minutes_of(level), level)
+
+
+def _numbered(number: int, level: int) -> str:
+    return f"{number}-{level}" if level else str(number)
 
 
 def _parts_of(name: str) -> tuple[int, int]:
@@ -692,7 +699,7 @@ def _lead_of(level: int) -> int:
 def _larger_of(ms: int) -> list[str]:
     """Names of the large buckets that a time may be in, the smallest first."""
     minute = (ms - 1) // MINUTE_MS
-    return [f"{minute >> LEVEL_BITS * level}-{level}" for level in range(1, LEVELS + 1)]
+    return [_numbered(minute >> LEVEL_BITS * level, level) for level in range(1, LEVELS + 1)]
 
 
 def _around(name: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gantrymq.workers.scheduler.timerpool import ENTRY, NEVER
+from gantrymq.workers.scheduler.timerpool import ENTRY, NEVER, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,8 @@ class TimerFiling:
         """Entries that are not filed."""
         if len(self._cuts):
             yield self._entries[self._cuts[0] :]
-        yield from self._gathered.parts
+        if self._gathered.units:
+            yield self._gathered.entries
 
     def next_ms(self) -> int:
         """The earliest time of what is not filed; NEVER without any."""
@@ -74,7 +75,7 @@ class TimerFiling:
     def within(self, span: tuple[int, int]) -> Entries:
         """What is not filed of a bucket's span."""
         found = [run[(run["ms"] > span[0]) & (run["ms"] <= span[1])] for run in self.runs()]
-        return np.concatenate([self._entries[:0], *found])
+        return joined(*found)
 
     def gather(
         self, entries: Entries, units: tuple[int, int], position: int, appended: int
@@ -86,7 +87,7 @@ class TimerFiling:
         gathered = self._gathered
         if not gathered.units:
             gathered.since = appended
-        gathered.parts.append(entries)
+        gathered.add(entries)
         gathered.next = units[1]
         gathered.units += units[1] - units[0]
         gathered.position = max(gathered.position, position)
@@ -110,22 +111,40 @@ class TimerFiling:
         return filed
 
     def _begin(self) -> None:
-        entries = np.concatenate(self._gathered.parts)
+        entries = self._gathered.entries
         keys = self._buckets.keys(entries)
         order = np.argsort(keys, kind="stable")
         self._entries, keys = entries[order], keys[order]
         starts = np.flatnonzero(np.diff(keys)) + 1
         self._cuts = np.concatenate(([0], starts, [len(entries)])) if len(entries) else self._cuts
         self._begun, self._gathered = self._gathered, _Gathered()
-        self._begun.parts = []
+        self._begun.forget()
 
 
 @dataclass(slots=True)
 class _Gathered:
-    """Units that are filed together."""
+    """Units that are filed together. They come few at a time, and are looked at as one."""
 
-    parts: list[Entries] = field(default_factory=list)
     next: int = -1  # queue offset behind the last
     position: int = -1  # of its record
     units: int = 0
     since: int = -1  # where the log ended before the first was read
+    _room: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))  # with room for more
+    _count: int = 0
+
+    @property
+    def entries(self) -> Entries:
+        """Of these units; valid until there are more."""
+        return self._room[: self._count]
+
+    def add(self, entries: Entries) -> None:
+        """Take in some more."""
+        end = self._count + len(entries)
+        if end > len(self._room):
+            self._room = joined(self.entries, np.zeros(2 * end - self._count, ENTRY))
+        self._room[self._count : end] = entries
+        self._count = end
+
+    def forget(self) -> None:
+        """Somebody else has them."""
+        self._room, self._count = self._room[:0], 0

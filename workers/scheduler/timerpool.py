@@ -13,7 +13,7 @@ import numpy as np
 from gantrymq.shm.kernels import timer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -30,6 +30,11 @@ DELETE_BIT: Final = timer.DELETE << KIND_SHIFT
 #: What says of others that they are not to be delivered.
 KILLERS: Final = (timer.DELETE | timer.ROLLED) << KIND_SHIFT
 NEVER: Final = 1 << 62
+
+
+def joined(*parts: Entries) -> Entries:
+    """One behind the other; none without any. It names the type: numpy takes long to find out."""
+    return np.concatenate(parts, dtype=ENTRY) if parts else np.zeros(0, ENTRY)
 
 
 def is_delay(entries: Entries) -> NDArray[np.bool_]:
@@ -61,6 +66,13 @@ def are_among(positions: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray
     return found
 
 
+def that_are(values: NDArray[np.int64], wanted: Callable[[int], bool]) -> NDArray[np.bool_]:
+    """Of which values something is true; it is asked once of each that is there."""
+    each, rows = np.unique(values, return_inverse=True)
+    found: NDArray[np.bool_] = np.array([wanted(value) for value in each.tolist()], np.bool_)[rows]
+    return found
+
+
 class TimerPool:
     """What is due next, by one clock."""
 
@@ -80,7 +92,7 @@ class TimerPool:
         runs.append(in_order(entries))
         while len(runs) > 1 and len(runs[-2]) <= 2 * len(runs[-1]):
             last = runs.pop()
-            runs[-1] = in_order(np.concatenate((runs[-1], last)))
+            runs[-1] = in_order(joined(runs[-1], last))
 
     def next_ms(self) -> int:
         """When the first is due; NEVER if there is none."""
@@ -92,8 +104,7 @@ class TimerPool:
         for run in self._runs:
             count = int(np.searchsorted(run["ms"][: most + 1], now_ms, "right"))
             parts.append(run[: min(count, most)])
-        found: Entries = in_order(np.concatenate(parts)) if parts else np.zeros(0, ENTRY)
-        return found[:most]
+        return in_order(joined(*parts))[:most]
 
     def drop(self, taken: Entries) -> None:
         """Rows that `take` has given are taken care of, from the first of them on."""
@@ -125,19 +136,17 @@ class TimerPool:
 
     def pick(self, position: int) -> Entries:
         """Take out the row of one record, if it is here."""
-        found = np.concatenate(
-            [np.zeros(0, ENTRY), *(run[run["position"] == position] for run in self._runs)]
-        )
+        found = joined(*(run[run["position"] == position] for run in self._runs))
         self.remove(found["position"])
         return found
 
     def cut(self, from_ms: int) -> Entries:
         """Take out all rows that are due at or after a time."""
-        kept, out = [], [np.zeros(0, ENTRY)]
+        kept, out = [], []
         for run in self._runs:
             at = int(np.searchsorted(run["ms"], from_ms, "left"))
             out.append(run[at:])
             if at:
                 kept.append(run[:at].copy())
         self._runs = kept
-        return np.concatenate(out)
+        return joined(*out)

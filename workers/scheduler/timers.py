@@ -32,6 +32,7 @@ from gantrymq.workers.scheduler.timerpool import (
     TimerPool,
     are_among,
     is_delay,
+    joined,
 )
 from gantrymq.workers.scheduler.timerscounted import Counted
 from gantrymq.workers.scheduler.timerunits import UNITS_MAX, TimerUnits
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 POOL_MAX: Final = 1_500_000
 PUTS: Final = 4_096
 #: Entries of a bucket that one recall looks at in one cycle, a millisecond or less.
-LOOK_ENTRIES: Final = 65_536
+LOOK_ENTRIES: Final = 16_384
 #: Units that are filed together, and after a start: each bucket that they touch costs a write.
 FILED_UNITS: Final = 2 * UNITS_MAX
 CATCH_UP_UNITS: Final = 16 * UNITS_MAX
@@ -205,7 +206,7 @@ class Timers:
         if opened is not None:
             entries, span = opened
             coming = self._holds.sift(self._filing.within(span))
-            self._take_in(np.concatenate((self._that_wait(entries), coming)))
+            self._take_in(joined(self._that_wait(entries), coming))
             self._keep_small()
         return 1
 
@@ -283,7 +284,7 @@ class Timers:
             return
         border = -(-(self._now_ms() + LEAD_MS) // SECOND_MS) * SECOND_MS
         at, after = self._at.cut(border + 1), self._after.cut(border + 1)
-        late = np.concatenate((at, after))
+        late = joined(at, after)
         if not len(late):
             return
         try:
@@ -396,7 +397,7 @@ class Timers:
         `filed` were found in the bucket of `due_ms`, `remembered` in memory: what has left that
         waits no more, whatever is filed under its time.
         """
-        found = np.concatenate((filed, remembered))
+        found = joined(filed, remembered)
         if not len(found):
             return []
         deletes = found["size"] & DELETE_BIT != 0
@@ -419,7 +420,7 @@ class Timers:
     def _in_memory(self, name: str, value: int) -> Entries:
         unfiled = _rows(self._filing.runs(), name, value)
         pooled = _rows(self._pooled(), name, value)
-        return np.concatenate((pooled, unfiled[~self.buckets.are_open(unfiled)]))
+        return joined(pooled, unfiled[~self.buckets.are_open(unfiled)])
 
     def _pooled(self) -> Iterator[Entries]:
         """What waits in memory, with all of open buckets, filed or not."""
@@ -455,7 +456,7 @@ class Timers:
     def hold(self, position: int) -> None:
         """Do not deliver a timer until it is known whether its recall is in the log."""
         loose, at, after = (p.pick(position) for p in (self._loose, self._at, self._after))
-        self._holds.hold(position, np.concatenate((loose, at)), after)
+        self._holds.hold(position, joined(loose, at), after)
 
     def let_go(self, position: int) -> None:
         """It was not recalled."""
@@ -557,4 +558,4 @@ class Timers:
 
 def _rows(runs: Iterable[Entries], name: str, value: int) -> Entries:
     """Rows of which a field has a value."""
-    return np.concatenate([np.zeros(0, ENTRY), *(run[run[name] == value] for run in runs)])
+    return joined(*(run[run[name] == value] for run in runs))
