@@ -242,13 +242,35 @@ def test_producer_groups_without_a_session_leave_nothing(life: TxnLife) -> None:
     assert grown(before, enlist(8, TIMES)) == {}
 
 
+@mends("S245")
+def test_op_records_that_are_merged_tell_no_later_place(
+    life: TxnLife, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Where a start has to look from on: never behind the op record that names a half."""
+    monkeypatch.setattr(halvesmodule, "OP_MARKS_MAX", 8)
+    life.half(f"{1:032x}")
+    life.run_for(2000)
+    halves = life.agents[Role.TXN_CHECKER]._halves  # type: ignore[attr-defined]
+    dice, ops = random.Random(seed), list[tuple[int, int]]()
+    halves.ops_next = 0
+    for number in range(100):
+        ops.append((number, dice.randrange(50)))
+        halves.note_ops([(number, 1, ops[-1][1])])
+        assert len(halves._marks) <= 9
+        for offset in range(51):
+            exact = next((op for op, highest in ops if highest >= offset), number + 1)
+            assert halves.first_op(offset) <= exact
+
+
 @mends("H13")
 def test_places_of_halves_that_were_appended_again_are_kept_until_they_are_decided(
     life: TxnLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And as long as their outcome is remembered: who asks by an old place hears of it."""
     monkeypatch.setattr(halvesmodule, "ALIASES_MIN", 4)
-    monkeypatch.setattr(halvesmodule, "REMEMBERED", 4)
+    life.settle()
+    halves = life.agents[Role.TXN_CHECKER]._halves  # type: ignore[attr-defined]
+    monkeypatch.setattr(halves._recent, "_most", 4)
     unlink, exists = life.storage.unlink, life.storage.exists
     monkeypatch.setattr(life.storage, "unlink", lambda name: exists(name) and unlink(name))
     for number in range(3):

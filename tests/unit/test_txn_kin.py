@@ -154,7 +154,8 @@ def test_a_late_half_follows_a_decision_that_is_found_far_back(
 ) -> None:
     """It is remembered no more: the half queue tells, read backwards in short steps."""
     monkeypatch.setattr(latecomersmodule, "UNITS_MAX", 4)
-    monkeypatch.setattr(kinmodule, "REMEMBERED", 1)
+    life.settle()
+    monkeypatch.setattr(checker_of(life)._kin._recent, "_most", 1)
     peer, first = Peer(life), life.half(TX, 1)
     assert peer.ended([first], commit=True) == (COMMITTED, "")
     between = [life.half(f"{number:032x}") for number in range(1, 40)]
@@ -272,7 +273,8 @@ def test_pairs_of_what_is_decided_are_forgotten(
 ) -> None:
     """Books do not only grow (H13): neither rows of several nor ids of decided transactions."""
     monkeypatch.setattr(kinmodule, "GONE_MIN", 8)
-    monkeypatch.setattr(kinmodule, "REMEMBERED", 4)
+    life.settle()
+    monkeypatch.setattr(checker_of(life)._kin._recent, "_most", 4)
     peer = Peer(life)
     for number in range(1, 30):
         halves = two(life, f"{number:032x}")
@@ -280,7 +282,7 @@ def test_pairs_of_what_is_decided_are_forgotten(
         assert peer.ended(halves, commit=False) == (ROLLED_BACK, "")
     kin = checker_of(life)._kin
     assert len(kin._pairs) <= 24
-    assert len(kin._recent) + len(kin._older) <= 8
+    assert len(kin._recent) <= 4
 
 
 def test_single_halves_cost_nothing_more(life: TxnLife) -> None:

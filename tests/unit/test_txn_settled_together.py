@@ -26,12 +26,12 @@ from gantrymq.shm.transactionwire import (
     Settle,
     Settled,
 )
-from gantrymq.workers.transactions import kin as kinmodule
 from gantrymq.workers.transactions import progress as progressmodule
 from gantrymq.workers.transactions.indoubt import InDoubt
 from gantrymq.workers.transactions.note import FILE, read_note, write_note
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, refuse_next, txn_life
 from tests.support.trials import mends
+from tests.unit.test_txn_kin import checker_of
 from tests.unit.test_txn_settling import give_up_all
 
 TX = "0123456789abcdef" * 2
@@ -54,7 +54,7 @@ def given_up(life: TxnLife, count: int = 2) -> list[int]:
 def forget(life: TxnLife, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the txn-checker lose what it has in memory."""
     if how == "many":
-        monkeypatch.setattr(kinmodule, "REMEMBERED", 2)
+        monkeypatch.setattr(checker_of(life)._kin._recent, "_most", 2)
         for number in range(5):
             half = life.half(f"{number:032x}", 2)
             Peer(life).ended([half], commit=False)

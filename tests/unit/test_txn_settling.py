@@ -11,7 +11,7 @@ import pytest
 from gantrymq.shm import transactionwire as wire
 from gantrymq.shm.codes import Role
 from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
-from gantrymq.workers.transactions.agent import REQUESTS_MAX, TxnChecker
+from gantrymq.workers.transactions.agent import ENDS_AWAKE, REQUESTS_MAX, TxnChecker
 from gantrymq.workers.transactions.desk import SETTLE_COST
 from gantrymq.workers.transactions.indoubt import InDoubt
 from gantrymq.workers.transactions.note import FILE
@@ -270,7 +270,7 @@ def test_a_step_carries_out_few_settlements(life: TxnLife) -> None:
         wire.encode(wire.Settle(peer.next_serial(), half.position, wire.ROLLBACK, "ops@host"))
     ):
         pass
-    few, before = 2 * REQUESTS_MAX // SETTLE_COST, 0  # once in a step, and once awake after it
+    few, before = (REQUESTS_MAX + ENDS_AWAKE) // SETTLE_COST, 0  # in a step, and awake after it
     put = peer.serial - 2  # the first is answered, the last found no room
     assert put > 2 * few
     while before < put:

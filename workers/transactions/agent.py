@@ -57,8 +57,8 @@ FEW: Final = 2
 #: Requests and answers that are met in one step, each looked out for behind the last.
 TURNS_MAX: Final = 64
 #: What requests of all sessions may cost at a time (`desk.cost_of`), of which each has a share in
-#: turn; and what is met awake before what is due by itself is looked at: 5 ms each, or so.
-REQUESTS_MAX: Final = 256
+#: turn: 1 ms, or so; and what is met awake before what is due by itself is looked at.
+REQUESTS_MAX: Final = 32
 ENDS_AWAKE: Final = 256
 #: The next END of a lone session is looked out for so many times as long as an answer.
 LONE_PATIENCE: Final = 4

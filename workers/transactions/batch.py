@@ -35,10 +35,8 @@ class Batch:
 
     def differs(self, decision: Decision) -> bool:
         """Whether a decision needs an op record of another kind."""
-        if not self.decisions or not decision.named:
-            return False
-        kinds = {one.is_told for one in self.decisions if one.named}
-        return bool(kinds) and decision.is_told not in kinds
+        named = next((one for one in self.decisions if one.named), None)  # all are of its kind
+        return decision.named and named is not None and named.is_told != decision.is_told
 
     def op_room(self, decision: Decision) -> int:
         """Bytes that the op record takes at most in the ring if it names a decision as well."""

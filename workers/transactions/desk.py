@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     Words = NDArray[np.int64]
 
 #: What requests of one session may cost at one time, as `cost_of` says.
-REQUESTS_MAX: Final = 128
+REQUESTS_MAX: Final = 16
 #: What an END costs beside the halves that it names, and what an operator's settlement does: that
-#: reads the log's end, and records. A unit is the work for a half, some 20 µs.
+#: reads the log's end, and records. A unit is the work for a half, 20 to 60 µs.
 END_COST: Final = 2
 SETTLE_COST: Final = 16
 #: Requests of one session without an answer; its others wait in its ring.

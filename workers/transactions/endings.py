@@ -29,7 +29,7 @@ TEXTS: Final = {
     wire.DISK_FULL: "the disk is full: nothing was decided, try again",
 }
 #: What ENDs that wait may cost in one step, in which they are asked again.
-AGAIN_MAX: Final = 256
+AGAIN_MAX: Final = 64
 
 
 class Endings:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
 from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK
 from gantrymq.workers.transactions.decision import MOVED
 from gantrymq.workers.transactions.firstplace import first_place
+from gantrymq.workers.transactions.latest import Latest
 from gantrymq.workers.transactions.table import ROW, OpenHalves
 
 if TYPE_CHECKING:
@@ -40,14 +42,14 @@ UNITS_MAX: Final = 16_384
 READ_BYTES: Final = 4 << 20
 #: Names of op records that are read at a time.
 OP_ROWS: Final = 65_536
-#: Outcomes that are remembered: the latest so many, at least.
+#: Outcomes that are remembered: the latest so many.
 REMEMBERED: Final = 65_536
 #: Places of records that were appended again which are kept at least, decided or not.
 ALIASES_MIN: Final = 65_536
 #: Units of the half queue that are expected between two looks at it; a power of two.
 TAKEN_ROOM: Final = 65_536
 #: Op records by which RocketMQ's progress is told; beyond it they are merged by pairs.
-OP_MARKS_MAX: Final = 16_384
+OP_MARKS_MAX: Final = 4_096
 
 Words = NDArray[np.int64]
 
@@ -76,8 +78,7 @@ class Halves:
         self._views = views
         self._window = window
         self._timeout_ms = 1000 * timeout_s
-        self._recent: dict[int, str] = {}
-        self._older: dict[int, str] = {}
+        self._recent: Latest[int, str] = Latest(REMEMBERED)  # outcomes, by position
         self._marks: deque[tuple[int, int]] = deque()
         self._form = np.zeros(halfform.FORM_WORDS, np.int64)
         self._queues: dict[str, int] = {}
@@ -86,7 +87,7 @@ class Halves:
 
     def outcome_at(self, position: int) -> str | None:
         """How the half at a position was decided, as far as that is remembered."""
-        return self._recent.get(position) or self._older.get(position)
+        return self._recent.get(position)
 
     def is_open(self, offset: int) -> bool:
         """Whether a half queue offset is undecided, or not read yet."""
@@ -102,17 +103,12 @@ class Halves:
     def decide(self, position: int, offset: int, outcome: str) -> None:
         """A half's decision is in the log."""
         if outcome != MOVED:
-            self._recent[position] = outcome
+            self._recent.note(position, outcome)
         if offset >= self.next:
             self.done.add(offset)
             self.take(offset)
         elif (index := self.table.find(offset)) >= 0:
             self.table.remove(index)
-        self._age()
-
-    def _age(self) -> None:
-        if len(self._recent) >= REMEMBERED:
-            self._older, self._recent = self._recent, {}
 
     def decide_ends(self, ends: Ends) -> None:
         """The decisions of ENDs that kernels have taken, and marked in `taken`, are in the log."""
@@ -122,9 +118,8 @@ class Halves:
                 self.decide(*half, OUTCOMES[is_commit])
             return
         positions = ends.column(halfform.POSITION)
-        self._recent.update(zip(positions, map(OUTCOMES.__getitem__, commits), strict=True))
+        self._recent.note_all(zip(positions, map(OUTCOMES.__getitem__, commits), strict=True))
         self.done.update(offsets)
-        self._age()
 
     @property
     def taken_end(self) -> int:
@@ -187,7 +182,7 @@ class Halves:
 
     def remember(self, position: int, outcome: str) -> None:
         """What the log said of an old half."""
-        self._recent[position] = outcome
+        self._recent.note(position, outcome)
 
     def note_ops(self, ops: list[tuple[int, int, int]]) -> None:
         """Op records that are in the log (`Decisions.ops`)."""
@@ -198,11 +193,8 @@ class Halves:
         self.ops_next = max(self.ops_next, ops[-1][0] + ops[-1][1])
         ops.clear()
         if len(marks) > OP_MARKS_MAX:
-            merged = [
-                (marks[at][0], max(marks[at][1], marks[at + 1][1]))
-                for at in range(0, len(marks) - 1, 2)
-            ]
-            self._marks = deque(merged + ([marks[-1]] if len(marks) % 2 else []))
+            pairs = zip_longest(*[iter(marks)] * 2)  # no index: amid a deque it costs its length
+            self._marks = deque((one[0], max(one[1], two[1])) if two else one for one, two in pairs)
 
     def expect_ops(self, first: int, highest: int) -> None:
         """Op records from one on may name halves up to a queue offset: those of a life before."""

@@ -23,6 +23,7 @@ from gantrymq.workers.transactions.identity import (
     transaction_at,
     transaction_of,
 )
+from gantrymq.workers.transactions.latest import Latest
 from gantrymq.workers.transactions.table import ALONE, LATER, SUSPECT
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
 #: A row of a transaction of several.
 PAIR: Final = np.dtype([("tx", "i8"), ("offset", "i8")])
-#: Decided transactions that are remembered: the latest so many, at least. Of others the log tells.
-REMEMBERED: Final = 16_384
+#: Decided transactions that are remembered: the latest so many. Of others the log tells.
+REMEMBERED: Final = 32_768
 #: Halves that one decision takes along; more of the same transaction follow it.
 ALONG_MAX: Final = 1024
 #: Rows that are looked at together for the first halves of transactions: these lie near.
@@ -65,8 +66,7 @@ class Kin:
         self._pairs = np.zeros(0, PAIR)  # rows of transactions of several, by hash
         self._pairs_max = GONE_MIN
         self._entered = 0  # rows of queue offsets below are known
-        self._recent: dict[int, tuple[str, str]] = {}  # hash -> id, outcome
-        self._older: dict[int, tuple[str, str]] = {}
+        self._recent: Latest[int, tuple[str, str]] = Latest(REMEMBERED)  # hash -> id, outcome
         self.has_suspects = False
 
     # --------------------------------------------------------------------- what became of them
@@ -76,7 +76,7 @@ class Kin:
         return self._said(hash_of(tx), tx)
 
     def _said(self, key: int, tx: str) -> str | None:
-        known = self._recent.get(key) or self._older.get(key)
+        known = self._recent.get(key)
         found = known[1] if tx and known is not None and known[0] == tx else None
         if found not in (None, GIVEN_UP):
             return found
@@ -98,18 +98,16 @@ class Kin:
         if not tx or self._said(key, tx) in BINDING:
             return
         self._begun.learn(tx, outcome)
-        if len(self._recent) >= REMEMBERED:
-            self._older, self._recent = self._recent, {}
-        self._recent[key] = (tx, outcome)
+        self._recent.note(key, (tx, outcome))
 
     def reopened(self, tx: str) -> None:
         """What was given up is asked about again; if others of it are decided, it follows."""
         key = hash_of(tx)
         if not tx or self._said(key, tx) in BINDING:
             return
-        for known in (self._recent, self._older):
-            if known.get(key, ("", ""))[0] == tx:
-                del known[key]
+        known = self._recent.get(key)
+        if known is not None and known[0] == tx:
+            self._recent.forget(key)
 
     def transaction(self, half: Half) -> str:
         """Id of a half's transaction; "" if it has none."""
@@ -252,7 +250,7 @@ class Kin:
         rows = self._halves.table.rows[indices[indices >= 0]]
         firsts = rows[rows["kin"] == ALONE]
         firsts = firsts[~np.isin(firsts["position"], np.fromiter(flying, np.int64))]
-        decided = np.fromiter((*self._recent, *self._older, *self._begun.hashes), np.int64)
+        decided = np.fromiter((*self._recent, *self._begun.hashes), np.int64)
         return np.setdiff1d(firsts["tx"], decided)
 
     def _indices(self, offsets: Words) -> Words:
