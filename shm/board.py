@@ -197,10 +197,10 @@ class Board:
         if known.state == state:
             return known
         raw = self.memory[layout.TOPICS_AT : self.topic_at(state[0])].tobytes()
-        is_same = raw.startswith(known.raw)  # but for new ones: there may be thousands before
+        is_same = raw.startswith(known.raw)  # but for new ones, with thousands before them
         slots = known.slots if is_same else self._read_changed(known, raw)
         new = tuple(map(self.topic, range(len(slots), len(raw) // layout.TOPIC_BYTES)))
-        names = known.names if is_same else {}
+        names = known.names.copy() if is_same else {}  # another thread may be at it, too
         for topic in filter(None, new if is_same else slots + new):
             names.setdefault(topic.name, topic)
         self._table = found = _Table(state, raw, slots + new, names)
