@@ -316,27 +316,3 @@ def test_a_copy_is_called_delivered_once_it_is_durable(
     life.agents[Role.FLUSHER] = flusher
     assert asker.answer() == ALREADY_DELIVERED
     life.stop()
-
-
-@mends("S244")
-def test_what_has_just_been_parked_is_recalled_by_the_step_that_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before its bucket is looked at, which may have any number of entries."""
-    life = Life(tmp_path, SimClock())
-    asker = Asker(life)
-    life.park(*(at_message(life.clock.wall_ms() + 90_000) for _ in range(50)))
-    life.settle()
-    message = at_message(life.clock.wall_ms() + 90_000)
-    life.park(message)
-    life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
-    life.agents[Role.READER].do_work(life.clock.monotonic_ns())
-    scheduler = life.agents[Role.SCHEDULER]
-    looks: list[object] = []
-    monkeypatch.setattr(scheduler._timers, "look_on", lambda *a, **_: looks.append(a))  # type: ignore[attr-defined]
-    asker.ask(handle_of(message))
-    scheduler.do_work(life.clock.monotonic_ns())
-    assert scheduler._recalls.flying == 1  # type: ignore[attr-defined]
-    assert not looks
-    assert asker.answer() == CANCELLED
-    life.stop()

@@ -119,17 +119,14 @@ class Scheduler(OutletAgent):
         if self._table.stopping():
             return self._finish(now_ns)
         has_room = now_ns >= self._space_ns
-        if has_room:  # first: what is recalled, or due at once, may be among it
-            done += self._timers.read()
         done += self._recalls.serve(self._time.wall_ms(), now_ns, has_room=has_room)
         done += self._deliver()
         self._pending.show(now_ns)
-        return done + (self._keep_note(now_ns) if has_room else 0)
-
-    def _keep_note(self, now_ns: int) -> int:
-        done = self._move.work()
-        self._tell_damage()  # before a note counts what was left out for it
-        return done + self._note.keep(now_ns)
+        if has_room:
+            done += self._timers.read() + self._move.work()
+            self._tell_damage()  # before a note counts what was left out for it
+            done += self._note.keep(now_ns)
+        return done
 
     def _stop_early(self) -> int:
         """Without a writer nothing is in its hands that the log does not tell."""

@@ -251,23 +251,15 @@ class RecallDesk:
             return 1
         if handle in self._flying_handles:
             return 0  # somebody else has asked: wait for what becomes of it
-        self._look_at_what_came(asked)
-        if (done := self._recall_what_waits(asked)) is not None:
-            return done
         is_all = self._read_on(asked)
-        if (done := self._recall_what_waits(asked)) is not None:
-            return done
-        return self._look_further(asked, now_ms, now_ns) if is_all else 1
-
-    def _recall_what_waits(self, asked: _Asked) -> int | None:
-        """Recall what it has been found to name; None: nothing of that waits."""
-        waiting = self._timers.that_wait(asked.named, asked.remembered, asked.handle.due_ms)
+        self._look_at_what_came(asked)
+        waiting = self._timers.that_wait(asked.named, asked.remembered, handle.due_ms)
         for position, ms, is_recall in waiting:
             if is_recall:
                 asked.end = self._board.word(layout.BOARD_APPENDED)  # it may not be durable
                 return 1
             return self._recall(asked, position, ms)
-        return None
+        return self._look_further(asked, now_ms, now_ns) if is_all else 1
 
     def _look_further(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         """It waits nowhere by now: look what else there is, once all that counts is known."""
@@ -300,7 +292,7 @@ class RecallDesk:
         return is_all
 
     def _look_at_what_came(self, asked: _Asked) -> None:
-        """Once, as soon as what it may name is in memory: that costs less than its bucket does."""
+        """Once, as soon as what it may name is in memory: with many others it is filed later."""
         if not asked.saw_what_came and self._reads > 0 and self._timers.knows(asked.until):
             asked.saw_what_came = True
             self._remember(asked)
