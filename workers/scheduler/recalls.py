@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 RECALL_TAG: Final = "_RECALL_TAG_"
 #: Requests and answers of one session that are here; the others wait in its ring.
-ASKED_MAX: Final = 64
+ASKED_MAX: Final = 32
 #: Requests that are taken or looked at in one cycle.
-LOOKS_MAX: Final = 128
+LOOKS_MAX: Final = 64
 #: Of these, reads of up to LOOK_ENTRIES entries of buckets or of memory, a millisecond each, and
 #: steps into the index: each is some reads of files.
 READS_MAX: Final = 2
