@@ -102,14 +102,25 @@ def _behind_damage(segment: tuple[int, NDArray[np.uint8]], at: int) -> int:
 
 
 class _Scan:
-    """Steps through pieces of the log: [start, end) each."""
+    """Steps through pieces of the log: [start, end) each, the first of them in one from `floor` on.
+
+    The first may start amid a record: a note is believed, and may say any place of the log. It is
+    read from `floor` or its segment's beginning on then, where a record begins for sure.
+    """
 
     def __init__(
-        self, board: Board, views: LogViews, pieces: Iterable[tuple[int, int]], of: int
+        self,
+        board: Board,
+        views: LogViews,
+        pieces: Iterable[tuple[int, int]],
+        of: int,
+        floor: int = 0,
     ) -> None:
         self._board = board
         self._views = views
         self._pieces = [(start, end) for start, end in pieces if start < end]
+        self._start = self._pieces[0][0] if self._pieces else -1
+        self._floor = floor
         self._finder = Finder(of)
 
     @property
@@ -133,26 +144,41 @@ class _Scan:
             segment = self._views.segment(at)
             at, stop = self._finder.read(segment, at, end)
             if stop not in (Stop.DONE, Stop.LIMIT) and at >= self._board.word(layout.BOARD_LOW):
-                raise unfit_record("read", at, segment[0], stop)
+                at = self._before(at, segment[0], stop)
         if at < end:
             self._pieces[0] = (at, end)
         else:
             del self._pieces[0]
 
+    def _before(self, at: int, base: int, stop: Stop) -> int:
+        """Where a record begins before the place that was given to start at. Raises Corrupt."""
+        first = max(base, self._floor, self._board.word(layout.BOARD_LOW))
+        if at != self._start or at <= first:
+            raise unfit_record("read", at, base, stop)
+        self._start = -1
+        return first
+
 
 class OriginScan(_Scan):
-    """All origins of the log positions [start, end), as far as we wrote them (HO-92)."""
+    """All origins of the log positions [start, end), as far as we wrote them (HO-92).
+
+    Of some before `start` as well, if that lies amid a record.
+    """
 
     def __init__(
         self, storage: Storage, board: Board, views: LogViews, start: int, end: int
     ) -> None:
-        stretches = (read_ranges(storage) or EVERYTHING).stretches(start, end)
-        ours = [(stretch.start, stretch.end) for stretch in stretches if stretch.ours]
-        super().__init__(board, views, ours, DERIVED)
+        ranges = read_ranges(storage) or EVERYTHING
+        ours = [(piece.start, piece.end) for piece in ranges.stretches(start, end) if piece.ours]
+        floor = ranges.stretch(ours[0][0]).start if ours else 0
+        super().__init__(board, views, ours, DERIVED, floor)
 
 
 class CommitScan(_Scan):
-    """Halves of all commit copies of the log positions [start, end), whoever wrote them."""
+    """Halves of all commit copies of the log positions [start, end), whoever wrote them.
+
+    Of some before `start` as well, if that lies amid a record.
+    """
 
     def __init__(self, board: Board, views: LogViews, start: int, end: int) -> None:
         super().__init__(board, views, [(start, end)], COMMITS)
