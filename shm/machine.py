@@ -15,6 +15,7 @@ import ctypes
 import errno
 import os
 import platform
+import time
 import zlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -119,6 +120,10 @@ if JIT_OFF or TYPE_CHECKING:
         os.sched_yield()
         return 0
 
+    def monotonic_ns() -> int:
+        """Nanoseconds of the clock that never goes back."""
+        return time.monotonic_ns()
+
     def write_at(descriptor: int, address: int, count: int, position: int) -> int:
         """Pwrite of memory; how many bytes were written, or minus errno."""
         try:
@@ -147,6 +152,7 @@ elif COMPILING:
     from gantrymq.shm.atomics import word_pointer
 
     _I64 = ir.IntType(64)
+    _CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
 
     def _swapped(builder, value, bits, big):
         if not big or bits == 8:
@@ -222,6 +228,22 @@ elif COMPILING:
         return memory(memory, types.int64), generate
 
     give_way = external("sched_yield", i4)
+    _clock_gettime = external("clock_gettime", i4, i4, i8)
+
+    @intrinsic
+    def _timespec_at(typing_context):
+        def generate(context, builder, signature, arguments):
+            room = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
+            return builder.ptrtoint(room, _I64)
+
+        return types.int64(), generate
+
+    @kernel()
+    def monotonic_ns() -> int:
+        at = _timespec_at()
+        _clock_gettime(_CLOCK_MONOTONIC, at)
+        return load64(bytes_at(at), 0) * 1_000_000_000 + load64(bytes_at(at), 8)
+
     _pwrite = external("pwrite", i8, i4, i8, i8, i8)
     _errno_at = external("__errno_location", i8)
 

@@ -37,6 +37,21 @@ def store_half(memory: Bytes, at: int, value: int) -> int:
 
 #: Rounds of `spin` between two looks for others that wait for the processor.
 SPIN_ROUNDS_OWN = 32
+#: Whose processor was another's for so long waits awake no more: a wake-up takes less, and what
+#: else asks for it, at which it does not look, would wait for another's time slice after the other.
+LOST_NS = 1_000_000
+
+
+@kernel()
+def rounds_left(turn: int, rounds: int) -> int:
+    """Let others go first now and then; the rounds there are to be: one more if that took long."""
+    if turn % SPIN_ROUNDS_OWN:
+        return rounds
+    before = machine.monotonic_ns()
+    machine.give_way()
+    if machine.monotonic_ns() - before < LOST_NS:
+        return rounds
+    return min(rounds, turn + 2)
 
 
 @kernel(i8, BYTES_RO, i8, i8, i8, nogil=True)
@@ -45,27 +60,29 @@ def spin(memory: Bytes, at: int, seen: int, rounds: int) -> int:
 
     Whoever is to change the word may have been woken on this very processor: it goes first.
     """
-    for turn in range(rounds):
+    turn = 0
+    while turn < rounds:
         if atomics.load_acquire(memory, at) != seen:
             return 1
         machine.pause()
-        if turn % SPIN_ROUNDS_OWN == 0:
-            machine.give_way()
+        rounds = rounds_left(turn, rounds)
+        turn += 1
     return 0
 
 
 @kernel(i8, BYTES_RO, i8, i8, i8, i8, i8, nogil=True)
 def await_told(memory: Bytes, told_at: int, serial: int, at: int, seen: int, rounds: int) -> int:
     """As `spin`: 1 once the word `told_at` is `serial`, -1 once the other one is not `seen`."""
-    for turn in range(rounds):
+    turn = 0
+    while turn < rounds:
         # SYNC POINT: told (other end: `_tell`)
         if atomics.load_acquire(memory, told_at) == serial:
             return 1
         if atomics.load_acquire(memory, at) != seen:
             return -1
         machine.pause()
-        if turn % SPIN_ROUNDS_OWN == 0:
-            machine.give_way()
+        rounds = rounds_left(turn, rounds)
+        turn += 1
     return 0
 
 
@@ -82,12 +99,13 @@ def has_moved(table: Words, first: int, count: int) -> int:
 @kernel()
 def watch_raw(table: Words, count: int, rounds: int) -> int:
     """`watch` of a raw array."""
-    for turn in range(rounds):
+    turn = 0
+    while turn < rounds:
         if has_moved(table, 0, count):
             return 1
         machine.pause()
-        if turn % SPIN_ROUNDS_OWN == 0:
-            machine.give_way()
+        rounds = rounds_left(turn, rounds)
+        turn += 1
     return 0
 
 
