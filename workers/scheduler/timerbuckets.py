@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import OrderedDict
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -202,14 +203,25 @@ class TimerBuckets:
 
     def append(self, entries: Entries) -> None:
         """Put entries where they belong: one write for each bucket. Raises OSError."""
-        if not len(entries):
-            return
         keys = self.keys(entries)
         order = np.argsort(keys, kind="stable")
-        keys, entries = keys[order], entries[order]
-        starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
-        for first, end in zip(starts.tolist(), [*starts.tolist()[1:], len(keys)], strict=True):
-            self._write(_name_of(int(keys[first])), entries[first:end])
+        for part in _parts_by(keys[order], entries[order]):
+            self.write(part)
+
+    def parts(self, entries: Entries) -> Iterator[tuple[str, Entries]]:
+        """Entries as they are, cut where one belongs into another bucket than that before it."""
+        return _parts_by(self.keys(entries), entries)
+
+    def write(self, part: tuple[str, Entries]) -> None:
+        """Put one of `parts` into its bucket, by one write. Raises OSError."""
+        name, entries = part
+        file, size = self._file(name)
+        file.write_at(sealed(entries).view(np.uint8).data, size)
+        self._sizes[name] = size + entries.nbytes
+        self._dirty.add(name)
+        self._know(name)
+        if name not in self._passed:
+            self._count(name, _timers_in(entries))
 
     def follow(self, now_ms: int) -> None:
         """So late it is: what is to be split by now gets no more entries. It never goes back."""
@@ -236,15 +248,6 @@ class TimerBuckets:
     def _are_split(self, numbers: NDArray[np.int64], level: int) -> NDArray[np.bool_]:
         """Which files of a level get no more entries."""
         return that_are(numbers, lambda number: _numbered(number, level) in self._split)
-
-    def _write(self, name: str, entries: Entries) -> None:
-        file, size = self._file(name)
-        file.write_at(sealed(entries).view(np.uint8).data, size)
-        self._sizes[name] = size + entries.nbytes
-        self._dirty.add(name)
-        self._know(name)
-        if name not in self._passed:
-            self._count(name, _timers_in(entries))
 
     def _file(self, name: str) -> tuple[File, int]:
         """The file, and where its entries end: a torn one is written over."""
@@ -662,6 +665,12 @@ def span_at(ms: int) -> tuple[int, int]:
 #: A key is the first ms of a bucket, times this, and its kind: of a second, of minutes, of a level.
 _KINDS: Final = 8
 _MINUTES: Final = 1
+
+
+def _parts_by(keys: NDArray[np.int64], entries: Entries) -> Iterator[tuple[str, Entries]]:
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)).tolist()
+    for first, end in pairwise([*starts, len(keys)]):
+        yield _name_of(int(keys[first])), entries[first:end]
 
 
 def _name_of(key: int) -> str:

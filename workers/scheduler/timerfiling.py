@@ -17,12 +17,10 @@ from gantrymq.workers.scheduler.timerpool import ENTRY, NEVER, joined
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from gantrymq.workers.scheduler.timerbuckets import TimerBuckets
     from gantrymq.workers.scheduler.timerpool import Entries
 
-#: Buckets that one step writes to: a tenth of a millisecond each.
+#: Buckets that one step writes to: some tenths of a millisecond each.
 BUCKETS_MAX: Final = 8
 
 
@@ -34,7 +32,8 @@ class TimerFiling:
         self._gathered = _Gathered()
         self._begun: _Gathered | None = None  # its entries are these, in order of their buckets:
         self._entries: Entries = np.zeros(0, ENTRY)
-        self._cuts: NDArray[np.intp] = np.zeros(0, np.intp)  # where buckets begin, and the end
+        self._at = 0  # so many of them are filed
+        self._ends: list[int] = []  # where those of each bucket end that is not
 
     def __bool__(self) -> bool:
         """Whether there is something that is not filed."""
@@ -63,8 +62,8 @@ class TimerFiling:
 
     def runs(self) -> Iterator[Entries]:
         """Entries that are not filed."""
-        if len(self._cuts):
-            yield self._entries[self._cuts[0] :]
+        if self._ends:
+            yield self._entries[self._at :]
         if self._gathered.units:
             yield self._gathered.entries
 
@@ -101,13 +100,17 @@ class TimerFiling:
         if self._begun is None:
             self._begin()
             return None
-        for _ in range(min(BUCKETS_MAX, len(self._cuts) - 1)):
-            self._buckets.append(self._entries[self._cuts[0] : self._cuts[1]])
-            self._cuts = self._cuts[1:]
-        if len(self._cuts) > 1:
+        buckets = self._ends[:BUCKETS_MAX]
+        if buckets:
+            # By now some of them may belong elsewhere.
+            for part in self._buckets.parts(self._entries[self._at : buckets[-1]]):
+                self._buckets.write(part)
+                self._at += len(part[1])
+            del self._ends[: len(buckets)]
+        if self._ends:
             return None
         filed = self._begun.next, self._begun.position
-        self._begun, self._entries, self._cuts = None, self._entries[:0], self._cuts[:0]
+        self._begun, self._entries = None, self._entries[:0]
         return filed
 
     def _begin(self) -> None:
@@ -115,8 +118,8 @@ class TimerFiling:
         keys = self._buckets.keys(entries)
         order = np.argsort(keys, kind="stable")
         self._entries, keys = entries[order], keys[order]
-        starts = np.flatnonzero(np.diff(keys)) + 1
-        self._cuts = np.concatenate(([0], starts, [len(entries)])) if len(entries) else self._cuts
+        ends = np.flatnonzero(np.diff(keys, append=keys[-1:] + 1)) + 1
+        self._at, self._ends = 0, ends.tolist()
         self._begun, self._gathered = self._gathered, _Gathered()
         self._begun.forget()
 
