@@ -51,6 +51,7 @@ class Lookout:
     def wait(self, rounds: int) -> bool:
         """Whether a word is no longer as it was seen, after so many rounds of some 25 ns at most.
 
-        Whoever is to change it goes first if it was woken on this very processor.
+        Whoever is to change it goes first if it was woken on this very processor. It waits no more
+        once another had the processor for long.
         """
         return bool(watch(self._table, self._count, rounds))

@@ -6,7 +6,9 @@ import errno
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -25,12 +27,15 @@ from gantrymq.workers.scheduler.timerbuckets import (
     span_of,
     strangers,
 )
-from gantrymq.workers.scheduler.timerfiling import TimerFiling
+from gantrymq.workers.scheduler.timerfiling import BUCKETS_MAX, TimerFiling
 from gantrymq.workers.scheduler.timerpool import DELETE_BIT, ENTRY
 from gantrymq.workers.scheduler.timerseals import MS_MAX, sealed, unsealed
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimFile, SimStorage
 from tests.support.trials import mends
+
+if TYPE_CHECKING:
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 MADE = "1"
 MS = 1_700_000_000_000
@@ -106,6 +111,44 @@ def test_what_was_filed_last_is_found_first_and_nothing_is_read_twice(seed: int)
         file_some(chance.choice([0, 0, 0, 1, 20]))
     assert sorted(seen) == list(range(filed))
     assert not len(buckets.look_on(MS, places, 9)[0])
+    buckets.close()
+
+
+@mends("S249")
+def test_a_step_looks_once_at_where_its_timers_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each bucket by itself; and what no write was done for is filed by the next step."""
+    buckets = TimerBuckets(SimStorage(Disk()))
+    buckets.belong_to(MADE)
+    buckets.follow(MS + 50 * MINUTE_MS)
+    filing, looks = TimerFiling(buckets), [0]
+    keys, write = buckets.keys, buckets.write
+
+    def keys_once(rows: Entries) -> object:
+        looks[0] += 1
+        return keys(rows)
+
+    def write_or_fail(part: tuple[str, Entries]) -> None:
+        writes.append(part[0])
+        if len(writes) % 5 == 0:
+            raise OSError(errno.ENOSPC, "no room")
+        write(part)
+
+    spread = entries(*range(100))
+    spread["ms"] += np.arange(100) // 2 * MINUTE_MS
+    filing.gather(spread, (0, 100), 99, 1_000)
+    monkeypatch.setattr(buckets, "keys", keys_once)
+    monkeypatch.setattr(buckets, "write", write_or_fail)
+    writes: list[str] = []
+    while filing:
+        looks[0], begun = 0, len(writes)
+        with suppress(OSError):
+            filing.file_some()
+        assert looks[0] <= 1
+        assert len(writes) - begun <= BUCKETS_MAX
+    assert len(set(writes)) == 50
+    for minute in range(50):
+        found = buckets.look_on(MS + minute * MINUTE_MS, {}, 9)[0]["position"].tolist()
+        assert sorted(found) == [2 * minute, 2 * minute + 1]
     buckets.close()
 
 
