@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -63,6 +65,25 @@ def test_threads_that_decide_at_once_agree_and_call_back_once(status: Status) ->
     assert (future.exception(0) is None) == (status == Status.OK)
     if status == Status.OK:
         assert future.result(0) == future.result(0)
+
+
+@mends("S250")
+@pytest.mark.parametrize("timeout", [None, 30.0, 30])
+def test_a_result_that_is_there_takes_few_calls(timeout: float | None) -> None:
+    """It is asked for once a message: judging its timeout is two calls of Python's."""
+    future, calls = _pending(1), list[str]()
+    future.settle()
+
+    def note(frame: FrameType, event: str, _what: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        future.result(timeout)
+    finally:
+        sys.setprofile(None)
+    assert len(calls) <= {type(None): 2, float: 4, int: 7}[type(timeout)], calls
 
 
 @mends("H7")
