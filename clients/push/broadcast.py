@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.clients.assigned import Assigned
 from gantrymq.clients.filelock import try_lock
@@ -29,6 +29,9 @@ from gantrymq.shm.limits import RETRY_TOPIC_BYTES_MAX
 from gantrymq.shm.ownfiles import read_bytes, replace_whole
 from gantrymq.shm.storage import is_disk_full
 from gantrymq.shm.valueranges import id_of, offset_of
+
+if TYPE_CHECKING:
+    from gantrymq.shm.held import Descriptor
 
 SAVE_NS: Final = 5_000_000_000
 #: Characters of a wrong value that are shown.
@@ -60,22 +63,23 @@ class OffsetFile:
         mark = hashlib.blake2b(os.fsencode(find_home(home)), digest_size=6).hexdigest()
         folder = state_folder() / "gantrymq" / "broadcast" / group
         self.path: Path = folder / f"{instance}-{mark}.json"
-        with _permitted():
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = try_lock(self.path.with_suffix(".lock"))
-        if self._lock is None:
-            raise GroupIllegal(
-                f"another broadcasting consumer of group {group} uses {self.path}: give each one"
-                " an instance= of its own",
-                group=group,
-            )
+        self._lock: Descriptor | None = None
         self._lacks_room = False  # and that was told
         self._store = ""
         self.life = 0  # of the broker, in which the offsets were last compared with its queues
         try:
             with _permitted():
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._lock = try_lock(self.path.with_suffix(".lock"))
+            if self._lock is None:
+                raise GroupIllegal(
+                    f"another broadcasting consumer of group {group} uses {self.path}: give each"
+                    " one an instance= of its own",
+                    group=group,
+                )
+            with _permitted():
                 self.offsets = self._read()
-        except BaseException:
+        except BaseException:  # whose traceback may hold this object, and the lock with it
             self.close()
             raise
         self._saved = (self.life, dict(self.offsets))
