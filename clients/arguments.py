@@ -49,6 +49,7 @@ _PATH_BYTES_MAX: Final = 4000  # PATH_MAX, with room for what is below a home
 def judged(call: str, *values: Any) -> list[Any]:  # noqa: ANN401 - of any kind
     """The arguments of a public callable, in the table's order, as they are to be used."""
     rows = TABLE[call]
+    assert len(values) == len(rows), call  # none goes by unjudged
     return list(map(operator.call, rows.values(), rows, values))  # for each message: be quick
 
 
