@@ -446,7 +446,7 @@ def test_attaching_leaves_no_descriptor_open(broker: Broker) -> None:
     interrupt_each(scene)
 
 
-@mends("S90")
+@mends("S90", "S251")
 @FINALIZED
 def test_a_broadcasting_consumer_that_is_not_made_keeps_nobody_out(
     broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
