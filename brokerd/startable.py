@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 from pathlib import Path
 
 from gantrymq.brokerd import config, processlimits, textfile
 from gantrymq.brokerd.config import Configuration, Settings
+from gantrymq.clients.home import run_of, store_of
 from gantrymq.shm import ownfiles
 
 
@@ -17,6 +19,8 @@ def require_startable(home: Path, configuration: Configuration) -> None:
     Nothing outside of this process is changed.
     """
     require_settings(home, configuration.settings)
+    for folder in (store_of(home), run_of(home)):
+        _require_place(folder)
     for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
         _soft, hard = resource.getrlimit(limit)
         resource.setrlimit(limit, (hard, hard))
@@ -31,6 +35,27 @@ def require_settings(home: Path, settings: Settings) -> None:
     if (given := home / config.FILE_NAME).exists():
         ownfiles.require_settings(given)
     textfile.require_place(home, settings)
+
+
+def _require_place(folder: Path) -> None:
+    """Raise OSError if this user can neither use a folder nor make it."""
+    found = folder
+    while not os.path.lexists(found):
+        found = found.parent
+    if not found.is_dir():
+        raise NotADirectoryError(
+            errno.ENOTDIR,
+            f"a broker needs the directory {folder}, and this is none: move it away, or name"
+            " another home (--home, GANTRYMQ_HOME)",
+            str(found),
+        )
+    if not os.access(found, os.W_OK | os.X_OK):
+        raise PermissionError(
+            errno.EACCES,
+            f"a broker needs the directory {folder}, and this user may make nothing here: name"
+            " another home (--home, GANTRYMQ_HOME)",
+            str(found),
+        )
 
 
 def _require_descriptors() -> None:

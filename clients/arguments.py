@@ -23,7 +23,14 @@ from numbers import Real
 from typing import Any, Final
 
 from gantrymq.clients.home import find_home
-from gantrymq.clients.message import MessageQueue, check_topic, is_name, level_of, plain
+from gantrymq.clients.message import (
+    MessageQueue,
+    check_topic,
+    is_name,
+    items_of,
+    level_of,
+    plain,
+)
 from gantrymq.clients.push.messagemodel import MessageModel
 from gantrymq.clients.queries.moments import milliseconds
 from gantrymq.clients.subscription import check_group, is_unicode, parse_subscription
@@ -240,9 +247,10 @@ def queue(name: str, value: Any) -> MessageQueue:  # noqa: ANN401
 
 def queues(name: str, value: Any) -> list[MessageQueue]:  # noqa: ANN401
     """Judge several queues."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    given = items_of(value)
+    if given is None:
         raise refused(name, value, "a list of MessageQueue objects", GroupIllegal)
-    return [queue(name, item) for item in value]
+    return [queue(name, item) for item in given]
 
 
 def moment(name: str, value: Any) -> Any:  # noqa: ANN401

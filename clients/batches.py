@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
@@ -101,9 +101,10 @@ def _listed(name: str, given: Any) -> list[Any]:  # noqa: ANN401 - of any kind
     Raises MessageIllegal.
     """
     what = "bytes-like bodies" if name == "bodies" else "Message objects, or a topic and bodies"
-    if isinstance(given, str | bytes | bytearray | Mapping) or not isinstance(given, Iterable):
+    items = rules.items_of(given)
+    if items is None:
         raise MessageIllegal(f"{name} is {shown(given)}: give an iterable of {what}")
-    return list(given)
+    return list(items)
 
 
 def _message(number: int, item: Any) -> Message:  # noqa: ANN401

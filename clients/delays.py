@@ -82,6 +82,8 @@ def _check_level(given: object) -> int:
 def _milliseconds(delay: object) -> object:
     """A delay to the nearest millisecond; what is no number stays as it is."""
     if isinstance(delay, timedelta):
+        if delay < timedelta():
+            return -1  # however little
         whole, rest = divmod(delay, _MILLISECOND)  # to add half of one may be too much for it
         return whole + (2 * rest >= _MILLISECOND)
     delay = _whole(delay)

@@ -64,14 +64,33 @@ def reset_offsets(
     try:
         slot = session.board.topic(session.open_topic(topic, create=False).slot)
         assert slot is not None, "it keeps its slot"
-        base = slot.queue_base
-        wanted = {base + queue: offset for queue, offset in plan(session.board, slot).items()}
-        request = groupwire.Reset(_SERIAL, group, wanted, int(patience_s * 1000))
-        timeout_ns = int(patience_s * 1e9) + _ANSWER_NS
-        before = ask_groups(session, request, groupwire.WasReset, timeout_ns).before
+        before = _reset(session, slot, group, plan, patience_s)
     finally:
         session.close()
-    return {queue - base: offset for queue, offset in before.items()}
+    return {queue - slot.queue_base: offset for queue, offset in before.items()}
+
+
+def _reset(
+    session: Session, slot: TopicSlot, group: str, plan: Plan, patience_s: float
+) -> Mapping[int, int]:
+    """Offsets before, by queue of the board. What retention has removed meanwhile is planned anew.
+
+    Raises what a refusal names, Timeout, BrokerGone, ...
+    """
+    board, base = session.board, slot.queue_base
+    timeout_ns = int(patience_s * 1e9) + _ANSWER_NS
+    planned = plan(board, slot)
+    while True:
+        wanted = {base + queue: offset for queue, offset in planned.items()}
+        request = groupwire.Reset(_SERIAL, group, wanted, int(patience_s * 1000))
+        try:
+            return ask_groups(session, request, groupwire.WasReset, timeout_ns).before
+        except errors.GroupIllegal:
+            if all(at >= board.queue(queue)["min_offset"] for queue, at in wanted.items()):
+                raise
+            before, planned = planned, plan(board, slot)
+            if planned == before:
+                raise
 
 
 def ask_groups(

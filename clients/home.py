@@ -27,7 +27,7 @@ from gantrymq.shm.errors import (
 from gantrymq.shm.fromhandlers import is_ours, require_ours
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.jsontext import parse_object
-from gantrymq.shm.ownfiles import may_be_believed, read_bytes, user_folder
+from gantrymq.shm.ownfiles import is_nowhere, may_be_believed, read_bytes, user_folder
 from gantrymq.shm.storelock import is_held
 
 SYSTEM_HOME: Final = Path("/var/lib/gantrymq")
@@ -96,13 +96,12 @@ def read_board_file(home: Path) -> dict[str, str]:
     """Name, boot id and epoch of the board that was made last; empty if there is none."""
     try:
         content = parse_object(read_bytes(board_file(home)))
-    except FileNotFoundError as error:
+    except OSError as error:
         require_ours(error)
-        return {}
-    except PermissionError as error:
-        require_ours(error)
-        if board_file(home).is_symlink():
-            return {}  # it names nothing of ours; a start puts a file there
+        # A link names nothing of ours; a start puts a file there.
+        is_link = isinstance(error, PermissionError) and board_file(home).is_symlink()
+        if is_link or is_nowhere(error):
+            return {}
         raise
     except ValueError as error:
         require_ours(error)
@@ -212,6 +211,15 @@ def unreachable(home: Path, error: OSError) -> GantryError:
         home,
         f"no broker answers at {home}: start one with `gantrymq serve --home {home}`, "
         "or name its home with GANTRYMQ_HOME or home=",
+    )
+
+
+def no_store(home: Path) -> BrokerGone:
+    """The error of a home without a broker where there is no store either."""
+    return BrokerGone(
+        f"there is neither a broker nor a store at {home}: name another home with --home, home="
+        " or GANTRYMQ_HOME",
+        home=str(home),
     )
 
 

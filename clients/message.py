@@ -437,13 +437,28 @@ def extra_block(
     return encode_properties(stored)
 
 
+def items_of(value: Any) -> Iterator[Any] | None:  # noqa: ANN401 - of any kind
+    """What an argument that is to be several things has; None for one text, a mapping, or no items.
+
+    An array of numpy without a dimension says that it can be iterated, and cannot.
+    """
+    if isinstance(value, str | bytes | bytearray | Mapping) or not isinstance(value, Iterable):
+        return None
+    try:
+        return iter(value)
+    except TypeError as error:
+        require_ours(error)
+        return None
+
+
 def _words(keys: Iterable[str]) -> list[str]:
     """Keys that may stand in a list of them."""
     if isinstance(keys, str):
         raise MessageIllegal("keys is a sequence of texts, not one text", keys=keys)
-    if not isinstance(keys, Iterable) or isinstance(keys, Mapping):
+    given = items_of(keys)
+    if given is None:
         raise MessageIllegal(f"keys is a sequence of texts, not {type(keys).__name__}")
-    words = [_check_text("keys: a key", key) for key in keys]
+    words = [_check_text("keys: a key", key) for key in given]
     for key in words:
         if not key:
             raise MessageIllegal("keys: a key is empty: leave it out", key=key)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
 
-from gantrymq.clients.message import Texts, check_topic, is_name, plain
+from gantrymq.clients.message import Texts, check_topic, is_name, items_of, plain
 from gantrymq.shm import limits
 from gantrymq.shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal, shown
 from gantrymq.shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
@@ -119,12 +119,13 @@ def check_group(group: object, what: str = "group") -> None:
 def parse_subscription(subscription: Subscription, what: str = "subscription") -> dict[str, Filter]:
     """A filter per topic. Raises GroupIllegal, MessageIllegal, FilterSyntaxError."""
     if not isinstance(subscription, Mapping):
-        if isinstance(subscription, str | bytes) or not isinstance(subscription, Iterable):
+        given = items_of(subscription)
+        if given is None:
             raise GroupIllegal(
                 f"{what} is {shown(subscription)}: give a list of topics, or a mapping of topics"
                 " to tags"
             )
-        topics = list(subscription)
+        topics = list(given)
         for topic in topics:
             check_topic(topic, f"{what}: a topic")
         subscription = dict.fromkeys(map(plain, topics), EVERYTHING)

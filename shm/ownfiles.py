@@ -53,6 +53,11 @@ def open_file(path: str | os.PathLike[str], flags: int) -> Descriptor:
         raise
 
 
+def is_nowhere(error: OSError) -> bool:
+    """Whether there is no such file, nor can be one of that name as long as its folder is none."""
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
 def create_file(path: str | os.PathLike[str]) -> Descriptor:
     """A new file. Raises FileExistsError; PermissionError for a link."""
     return open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)

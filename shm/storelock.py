@@ -11,7 +11,7 @@ import struct
 from typing import Final
 
 from gantrymq.shm.fromhandlers import require_ours
-from gantrymq.shm.ownfiles import open_file
+from gantrymq.shm.ownfiles import is_nowhere, open_file
 
 LOCK_NAME: Final = "lock"
 #: Bytes of the lock: of whoever has the store, a RocketMQ too; and of a life of a broker that has
@@ -27,8 +27,10 @@ def is_held(store: str | os.PathLike[str], byte: int = STORE_BYTE) -> bool:
     """True if some broker, or a child of one, holds the lock, or its other byte."""
     try:  # who only looks needs no right to write, nor a file system that can be written
         lock = open_file(os.path.join(store, LOCK_NAME), os.O_RDONLY)
-    except FileNotFoundError as error:
+    except OSError as error:
         require_ours(error)
+        if not is_nowhere(error):
+            raise
         return False
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     with lock:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gantrymq.shm import layout
+from gantrymq.shm import configfile, layout, topicfiles
 from gantrymq.shm.bitmapnote import Covered, extension_directory, read_covered
 from gantrymq.shm.codes import Stop
-from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.errors import Corrupt, FilterSyntaxError
 from gantrymq.shm.filter import parse_sql
 from gantrymq.shm.kernels import extend
 from gantrymq.shm.lognames import segment_name
@@ -72,6 +72,7 @@ class BitmapCheck:
         self._form = np.zeros(extend.FORM_WORDS, np.int64)
         self._found = np.zeros(_FOUND, np.int64)
         self._log = (-1, np.empty(0, np.uint8))
+        self._begins: dict[str, list[int]] = {}  # of topics that there are
         # Whoever wrote a record, its sums are others' matter here.
         self._form[extend.STRETCH_END] = self._form[extend.LOG_END] = OPEN
 
@@ -80,6 +81,7 @@ class BitmapCheck:
         claims: dict[str, list[_Claim]] = {}
         for covered in read_covered(self._storage):
             claims.setdefault(covered.topic, []).extend(_claimed(covered))
+        self._begins = _begins(self._storage)  # who is deleted later hides more
         for queue in queues if claims else ():
             for claim in claims.get(queue.topic, ()):
                 self._check(claim, queue)
@@ -87,6 +89,7 @@ class BitmapCheck:
     # ------------------------------------------------------------------------------------ a queue
 
     def _check(self, claim: _Claim, queue: Queue) -> None:
+        shown = self._first_shown(queue)
         extensions = _Extensions(self._storage, queue, claim.covered.bits // 8)
         per_file = self._queue_bytes // layout.CQ_UNIT_BYTES
         for name in self._storage.list(queue.folder) if queue.first >= 0 else ():
@@ -94,7 +97,7 @@ class BitmapCheck:
             if view is None:
                 continue
             first = int(name) // layout.CQ_UNIT_BYTES
-            begin, end = max(queue.first - first, 0), min(queue.next - first, per_file)
+            begin, end = max(shown - first, 0), min(queue.next - first, per_file)
             if begin >= end:
                 continue
             positions = view.view(layout.CQ_UNIT.dtype)["physical_offset"][begin:end]
@@ -102,6 +105,14 @@ class BitmapCheck:
             begin += int(np.searchsorted(positions.astype(np.int64), start))
             for addresses in self._addresses(claim, view, (begin, end)):
                 self._judge(claim, extensions, addresses)
+
+    def _first_shown(self, queue: Queue) -> int:
+        """Of a topic that was made again nobody gets older messages, or bits of them."""
+        begins = self._begins.get(queue.topic)
+        if begins is None:
+            return queue.next  # it is deleted
+        begin = begins[queue.queue_id] if queue.queue_id < len(begins) else 0
+        return max(queue.first, begin)
 
     def _view(self, path: str) -> NDArray[np.uint8] | None:
         """A queue file's bytes; None if it has another length, as others tell, or has expired."""
@@ -155,6 +166,15 @@ class BitmapCheck:
                 else:
                     self._report.more += 1
                 listed += 1
+
+
+def _begins(storage: Storage) -> dict[str, list[int]]:
+    """Where each queue of a topic begins. What is wrong with the file is told by others."""
+    with suppress(Corrupt):
+        table = topicfiles.topic_table(configfile.read_config(storage, "topics.json"))
+        rows = {name: entry.get("attributes") or {} for name, entry in table.items()}
+        return {name: topicfiles.begins_of(row) for name, row in rows.items()}
+    return {}
 
 
 class _Extensions:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.clients.control import look_at
-from gantrymq.clients.home import board_file, store_of
+from gantrymq.clients.home import board_file, no_store, store_of
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.queries.inner import QUEUES as BATCH_QUEUES
 from gantrymq.clients.queries.inner import batch_offsets
@@ -21,7 +21,7 @@ from gantrymq.clients.running import board_name, find_board
 from gantrymq.shm import configfile, layout, topicfiles, wire
 from gantrymq.shm.board import NOBODYS
 from gantrymq.shm.codes import Level
-from gantrymq.shm.errors import BrokerGone, Corrupt, TopicNotFound
+from gantrymq.shm.errors import Corrupt, TopicNotFound
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.indexnote import (
     DEFAULT_SHAPE,
@@ -124,11 +124,7 @@ def look(home: Path, shape: Shape | None = None) -> StoreView:
     if board is not None:
         return RunningStore(home, storage, board)
     if not storage.exists(LOG):
-        raise BrokerGone(
-            f"there is neither a broker nor a store at {home}: name another home with --home, home="
-            " or GANTRYMQ_HOME",
-            home=str(home),
-        )
+        raise no_store(home)
     read_ahead(
         storage,
         [

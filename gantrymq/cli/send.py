@@ -8,7 +8,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
@@ -94,7 +94,7 @@ def send(
     if lines not in ("text", "json"):
         raise typer.BadParameter("choose text or json", param_hint="--lines")
     if body is not None:
-        messages = iter([{**marks.fields(), "body": body}])
+        messages = iter([("", {**marks.fields(), "body": body})])
     else:
         messages = _messages(sys.stdin.buffer, lines, marks.fields())
     from gantrymq.clients.message import Message
@@ -104,9 +104,10 @@ def send(
     level = cast("Durability | None", durability)
     with Producer(home=home_of(shared.home)) as producer:
         try:
-            for fields in messages:
-                message = Message(topic, **fields)
-                receipts.expect(producer.send_async(message, durability=level))
+            for place, fields in messages:
+                with _at(place):
+                    sent = producer.send_async(Message(topic, **fields), durability=level)
+                receipts.expect(sent)
                 if receipts.failure is not None:
                     break
             receipts.take(0)
@@ -194,45 +195,64 @@ def _show(receipt: SendReceipt) -> None:
     )
 
 
-def _messages(stream: BinaryIO, lines: str, shared: dict[str, Any]) -> Iterator[dict[str, Any]]:
+@contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Say of what is wrong with a message where it is."""
+    try:
+        yield
+    except MessageIllegal as error:
+        raise MessageIllegal(f"{place}{error}", **error.fields) from error
+
+
+def _messages(
+    stream: BinaryIO, lines: str, shared: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each line its place, and the message's fields. Raises MessageIllegal."""
     for number, line in enumerate(stream, 1):
-        text = line.rstrip(b"\r\n")
-        yield {"body": text, **shared} if lines == "text" else _from_json(text, number, shared)
+        place, text = f"line {number}: ", line.rstrip(b"\r\n")
+        with _at(place):
+            fields = {"body": text, **shared} if lines == "text" else _from_json(text, shared)
+        yield place, fields
 
 
-def _from_json(text: bytes, number: int, shared: dict[str, Any]) -> dict[str, Any]:
+def _from_json(text: bytes, shared: dict[str, Any]) -> dict[str, Any]:
     try:
         given = parse_json(text)
-        data = _body(given)
-    except (ValueError, KeyError, TypeError) as error:
-        raise MessageIllegal(
-            f'line {number} is no object with "body": {error}', line=number
-        ) from error
-    _check_fields(given, number, shared)
+    except ValueError as error:
+        raise MessageIllegal(f"this is no JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise MessageIllegal('this is no object: {"body": ...} is wanted')
+    _check_fields(given, shared)
+    data = _body(given)
     given.pop("body_base64", None)
     return {**shared, **given, "body": data}
 
 
-def _check_fields(given: dict[str, Any], number: int, shared: dict[str, Any]) -> None:
+def _check_fields(given: dict[str, Any], shared: dict[str, Any]) -> None:
     unknown = given.keys() - {"body", "body_base64", *shared}
     if unknown:
-        raise MessageIllegal(f"line {number} has unknown fields {sorted(unknown)}", line=number)
-    if "body" in given and "body_base64" in given:
-        raise MessageIllegal(f"line {number} has body and body_base64: give one", line=number)
+        raise MessageIllegal(f"there are unknown fields {sorted(unknown)}")
+    if ("body" in given) == ("body_base64" in given):
+        what = "both body and body_base64" if "body" in given else "neither body nor body_base64"
+        raise MessageIllegal(f"there is {what}: give one")
     for name, value in given.items():
         if name in _KINDS and not isinstance(value, _KINDS[name]):
             shown = json.dumps(value)
-            raise MessageIllegal(
-                f"line {number}: {name} is {shown}, {_WANTED[name]} is wanted", line=number
-            )
+            raise MessageIllegal(f"{name} is {shown}, {_WANTED[name]} is wanted")
 
 
 def _body(given: dict[str, Any]) -> bytes:
-    """A text as UTF-8, anything else as JSON; bytes as base64. Raises ValueError, KeyError, ..."""
-    if "body" not in given and "body_base64" in given:
-        return base64.b64decode(given["body_base64"], validate=True)
+    """A text as UTF-8, anything else as JSON; bytes as base64. Raises MessageIllegal."""
+    if "body_base64" in given:
+        try:
+            return base64.b64decode(given["body_base64"], validate=True)
+        except (ValueError, TypeError) as error:
+            raise MessageIllegal(f"body_base64 is no base64: {error}") from error
     body = given["body"]
-    return body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    try:
+        return body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    except UnicodeEncodeError as error:
+        raise MessageIllegal(f"body is no text that UTF-8 has: {error}") from error
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

@@ -47,7 +47,7 @@ checks    how often a producer of its group was asked
 \b
 Example: gantrymq tx list --topic orders --state given_up
 Example: gantrymq tx list --json
-Exit codes: 0 done; 70 the log is damaged; 74 an I/O error.
+Exit codes: 0 done; 69 neither a broker nor a store; 70 the log is damaged; 74 an I/O error.
 """,
 )
 def list_transactions(
@@ -79,7 +79,8 @@ operator is named; of a producer it is not kept whether it was asked.
 
 \b
 Example: gantrymq tx list --ids --limit 1 | xargs -r gantrymq tx show --hex
-Exit codes: 0 done; 2 there is no such half message; 70 the log is damaged; 74 an I/O error.
+Exit codes: 0 done; 2 there is no such half message; 69 neither a broker nor a store; 70 the log is
+damaged; 74 an I/O error.
 """
 )
 def show(

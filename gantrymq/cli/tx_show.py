@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.cli.board import running_board
 from gantrymq.cli.output import home_of, print_json, print_rows
 from gantrymq.cli.records import local_time, message_of, print_bytes, print_fields
-from gantrymq.clients.home import store_of
+from gantrymq.clients.home import no_store, store_of
 from gantrymq.clients.message import as_sent
 from gantrymq.shm.errors import BrokerGone, Rejected
+from gantrymq.shm.lognames import DIRECTORY as LOG
 from gantrymq.shm.properties import GANTRY_TX, GANTRY_TX_DELAY
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.workers.transactions.indoubt import Doubt, Entry, InDoubt
@@ -88,14 +89,14 @@ def _print_one(fields: dict[str, Any], raw: bytes | None) -> None:
 
 def look(home: Path) -> InDoubt:
     """The files of a home, with the board of the broker if one runs."""
-    root = store_of(home)
-    if not (root / "commitlog").is_dir():
-        raise Rejected(f"{root} is no store: name the broker's home with --home")
+    storage = PosixStorage(str(store_of(home)))
+    if not storage.exists(LOG):
+        raise no_store(home)
     try:
         board = running_board(home)
     except BrokerGone:
         board = None
-    return InDoubt(PosixStorage(str(root)), board)
+    return InDoubt(storage, board)
 
 
 def _row(doubt: Doubt, *, for_people: bool) -> dict[str, Any]:

@@ -158,7 +158,7 @@ if not JIT_OFF:
             number = as_number(value)
             if number == -1:
                 clear_error()
-            if mode == AFTER and number <= DELIVER_MS_MAX:
+            if mode == AFTER and 0 <= number <= DELIVER_MS_MAX:
                 number *= 1000
         elif kind == state[FLOAT_CLASS] and mode == AFTER:
             # As clients/delays.py does.

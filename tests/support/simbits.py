@@ -41,7 +41,7 @@ def check_bits(storage: Storage, model: Model, queue: QueueName, shown: range, l
             record = records.get((topic, queue_id, offset))
             if record is not None and unit["tags_code"] <= layout.CQ_EXT_ADDRESS_MAX:
                 address = unit["tags_code"] - layout.CQ_EXT_ADDRESS_BASE
-                bitmap = _bitmap(storage, queue, address)
+                bitmap = bitmap_of(storage, queue, address)
                 denied = sum(_denies(model, covered, record, bitmap) for covered in known)
                 model.tally["denied_by_bits"] += denied
 
@@ -57,7 +57,8 @@ def _denies(model: Model, covered: Covered, record: Stored, bitmap: bytes) -> bo
     return denied
 
 
-def _bitmap(storage: Storage, queue: QueueName, address: int) -> bytes:
+def bitmap_of(storage: Storage, queue: QueueName, address: int) -> bytes:
+    """Of the extension at an address."""
     size = SETTINGS["mapped_file_size_consume_queue_ext"]
     base = address // size * size
     data = read_file(storage, f"{extension_directory(*queue)}/{base:020d}")

@@ -17,6 +17,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 import gantrymq
@@ -41,6 +43,7 @@ from gantrymq import (
 )
 from gantrymq.clients import arguments
 from gantrymq.clients.arguments import TABLE
+from gantrymq.clients.delays import due_of
 from gantrymq.shm.errors import shown
 from tests.support.argumentranges import (
     BOUNDLESS,
@@ -418,7 +421,19 @@ PARTS: dict[str, Bounds] = {
     "delivery_timestamp": whole(0, YEAR_9999_MS),
     "delay": (
         Bound("number", (math.nan,)),
-        Bound("low", (-1, -0.001, -5e-324, -math.inf, timedelta(microseconds=-1000)), (0, 0.0)),
+        Bound(
+            "low",
+            (
+                -1,
+                -0.001,
+                -5e-324,
+                -math.inf,
+                timedelta(microseconds=-1000),
+                timedelta(microseconds=-1),
+                timedelta.min,
+            ),
+            (0, 0.0),
+        ),
         Bound("high", (YEAR_9999_MS, 1e300, math.inf, timedelta.max), (YEAR_9999_MS // 1000,)),
     ),
     "delay_level": (Bound("low", (0, -1, -(1 << 64)), (1, 18, 19, 1 << 64)),),
@@ -456,6 +471,59 @@ def test_bounds_of_the_parts_of_a_message(stage: Stage, part: str, way: str) -> 
         return
     refusals = [why_not(value) for bound in PARTS[part] for value in bound.inside]
     assert all(not why or "the broker refused" in why for why in refusals), refusals
+
+
+#: Whole numbers about all ends of 64 bits, and where a thousand times one begins anew.
+ENDS = sorted({
+    sign * (1 << bits) + near + seconds
+    for sign in (1, -1) for bits in (0, 31, 32, 53, 60, 61, 62, 63, 64, 65)
+    for near in (-1, 0, 1) for seconds in (0, 86_400)
+} | {YEAR_9999_MS, YEAR_9999_MS + 1, YEAR_9999_MS // 1000, YEAR_9999_MS // 1000 + 1})  # fmt: skip
+
+
+@mends("S254")
+@pytest.mark.parametrize("part", ["delivery_timestamp", "delay", "delay_level"])
+@pytest.mark.parametrize("way", ["send_async", "send_oneway"])
+def test_a_call_whose_topic_is_known_judges_numbers_as_any_other(
+    scene: Scene, part: str, way: str
+) -> None:
+    """It is put by a kernel, which takes what is plain."""
+    send = getattr(scene.producer, way)
+    topic = f"{scene.topic}-ends"
+    send(topic, b"x", **{part: 1})
+    scene.producer.flush()
+    for value in ENDS:
+        try:
+            due_of(msgspec.structs.replace(Message(topic, b"x"), **{part: value}))
+            is_taken = True
+        except MessageIllegal:
+            is_taken = False
+        try:
+            send(topic, b"x", **{part: value})
+            assert is_taken, value
+        except MessageIllegal:
+            assert not is_taken, value
+    with suppress(MessageIllegal):  # the broker's: so long from now on is too far
+        scene.producer.flush()
+
+
+@mends("S258")
+def test_an_array_without_a_dimension_is_no_several_things(scene: Scene) -> None:
+    """It says that it can be iterated."""
+    one: Any = np.array(3)
+    calls: list[Callable[[], object]] = [
+        lambda: scene.producer.send(scene.topic, b"x", keys=one),
+        lambda: scene.producer.send_batch(scene.topic, one),
+        lambda: scene.producer.send_batch(one),
+        lambda: PullConsumer("g", one, home=scene.broker.home),
+        lambda: PushConsumer("g", one, print, home=scene.broker.home),
+        lambda: scene.pull.assign(one),
+        lambda: scene.pull.pause(one),
+        lambda: scene.pull.resume(one),
+    ]
+    for call in calls:
+        with pytest.raises((MessageIllegal, GroupIllegal), match=r"is array|sequence of texts"):
+            call()
 
 
 @pytest.mark.parametrize("kind", [Message, ReceivedMessage])

@@ -24,6 +24,7 @@ from gantrymq.temporary import Broker
 from tests.support.brokers import ServingBroker, command
 from tests.support.push import FIRST, PATIENCE_S, Seen
 from tests.support.small_stores import flip
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 #: Small files of extensions: of 240 each.
@@ -154,3 +155,42 @@ def test_a_flipped_bit_of_an_extension_is_found() -> None:
         flip(path, layout.CQ_EXT_TAGS + 7)
         (finding,) = verify(store_of(broker.home)).findings
         assert "extension" in finding.what
+
+
+@mends("S253")
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_deleted_topic_hides_needs_no_bits(*, again: bool) -> None:
+    """A filter that is met later gets bits of what can be consumed; verify asks for no others."""
+    with Broker.temporary(**BITMAPS) as broker, look_at(broker.home) as control:
+        make(broker.home, "orders")
+        fill(broker.home, "orders")
+        if not again:
+            known(broker.home, "orders", "billing")
+        control.request(wire.DeleteTopic("orders"), wire.Done)
+        if again:
+            make(broker.home, "orders")
+            known(broker.home, "orders", "billing")
+            fill(broker.home, "orders")
+            found, _judged = consume(broker.home, "orders", "billing", RARE, 2 * COUNT)
+            assert found == PASSING
+        assert verify(store_of(broker.home)).ok
+        broker.stop()
+        assert verify(store_of(broker.home)).ok
+        if again:
+            zero_bits(broker.home, "orders", COUNT + 7)
+            (finding,) = verify(store_of(broker.home)).findings
+            assert "bits of group billing" in finding.what
+
+
+def zero_bits(home: Path, topic: str, offset: int) -> None:
+    """Take all bits of a message's extension away."""
+    unit = layout.CQ_UNIT_BYTES * offset
+    queue = (store_of(home) / f"consumequeue/{topic}/0/{0:020d}").read_bytes()
+    address = layout.CQ_UNIT.unpack(queue, unit)["tags_code"] - layout.CQ_EXT_ADDRESS_BASE
+    base = address // 8192 * 8192
+    path = store_of(home) / f"consumequeue_ext/{topic}/0/{base:020d}"
+    data = bytearray(path.read_bytes())
+    size = layout.CQ_EXT_UNIT.unpack(data, address - base)["bitmap_bytes"]
+    at = address - base + layout.CQ_EXT_BITMAP
+    data[at : at + size] = bytes(size)
+    path.write_bytes(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +15,13 @@ from typing import Any
 
 import pytest
 
+from gantrymq.clients.queries.client import Client
 from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import BrokerGone
 from gantrymq.temporary import Broker
 from tests.support.brokers import command
+from tests.support.forked import run_forked
+from tests.support.trials import mends
 
 #: What is said of a setting.
 SETTING = {"name", "value", "unit", "default", "origin", "meaning", "allowed"}
@@ -280,3 +285,39 @@ def test_the_version_is_told_without_a_command() -> None:
     shown = command("--version")
     assert shown.returncode == 0
     assert shown.stdout.strip() == version("gantrymq")
+
+
+@mends("S256", "S260")
+@pytest.mark.parametrize("words", [
+    "status", "get abc", "query t", "delayed list", "dlq list g", "tx list", "tx show abc",
+    "top --once", "metrics", "topic list", "group list", "tail t",
+])  # fmt: skip
+@pytest.mark.parametrize("named", ["", "file", "file/below"])
+def test_where_no_home_can_be_there_is_no_broker(words: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run_forked([*words.split(), "--home", str(tmp_path / named)])
+    assert done.returncode == ExitCode.NO_BROKER, done
+    assert str(tmp_path) in done.stderr
+    assert "Errno" not in done.stderr
+    with pytest.raises(BrokerGone):
+        Client(tmp_path / named)
+    with pytest.raises(BrokerGone):
+        Client(tmp_path / (300 * "a"))
+
+
+@mends("S259")
+@pytest.mark.parametrize(("line", "told"), [
+    ("null", "no object"), ("[]", "no object"), ("{}", "neither body"), ("{", "no JSON"),
+    ('{"body": "x", "body_base64": "eA=="}', "both body"), ('{"body_base64": 5}', "base64"),
+    ('{"body": "x", "keys": [1]}', "key"), ('{"body": "x", "properties": {"a": 1}}', "a"),
+    ('{"body": "x", "delay": -1}', "delay"), ('{"body": "x", "tag": 5}', "tag"),
+    ('{"body": "x", "more": 5}', "more"), ('{"body": "\\ud800"}', "UTF-8"),
+])  # fmt: skip
+def test_a_wrong_line_is_named_in_plain_words(home: Path, line: str, told: str) -> None:
+    text = '{"body": "first"}\n' + line + "\n"
+    done = command("send", "wrong-lines", "--lines", "json", "--home", home, stdin=text)
+    assert done.returncode == ExitCode.USAGE
+    assert "line 2: " in done.stderr
+    assert told in done.stderr
+    assert "stored before that: 1" in done.stderr
+    assert not re.search("NoneType|indices|KeyError", done.stderr)

@@ -286,6 +286,6 @@ def test_mistakes_are_named(broker: Broker, tmp_path: Path) -> None:
     unknown = command("tx", "show", "0" * 32, "--home", broker.home)
     assert (unknown.returncode, "no half message has" in unknown.stderr) == (2, True)
     nowhere = command("tx", "list", "--home", tmp_path)
-    assert (nowhere.returncode, "is no store" in nowhere.stderr) == (2, True)
+    assert (nowhere.returncode, "nor a store at" in nowhere.stderr) == (69, True)
     odd = command("tx", "list", "--state", "lost", "--home", broker.home)
     assert odd.returncode == 2

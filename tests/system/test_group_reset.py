@@ -252,3 +252,19 @@ def test_a_topic_that_is_made_again_amid_a_reset_is_set_to_nothing_of_old(home: 
 
     with pytest.raises(GroupIllegal, match="holds 1 to 1, not 0"):
         reset_offsets(home, "anew", "remade", plan, PATIENCE_S)
+
+
+@mends("S261")
+def test_a_place_that_went_away_amid_a_reset_is_looked_for_again(home: Path) -> None:
+    """As retention moves the begin; who gave a number means that one."""
+    consume(home, "mover-on", "moved")
+    delete(home, "moved")
+    make(home, "moved")
+    plans = [{0: 0}, {0: 1}]
+    reset_offsets(home, "mover-on", "moved", lambda *_: plans.pop(0), PATIENCE_S)
+    assert not plans
+    assert places(home, "mover-on") == {"moved": 1}
+    with pytest.raises(GroupIllegal, match="holds 1 to 1, not 0"):
+        reset_offsets(home, "mover-on", "moved", lambda *_: {0: 0}, PATIENCE_S)
+    with pytest.raises(GroupIllegal, match="holds 1 to 1, not 2"):
+        reset_offsets(home, "mover-on", "moved", lambda *_: {0: 2}, PATIENCE_S)

@@ -145,3 +145,19 @@ def test_limits_of_the_process_are_looked_at_by_check_too(
     assert code == ExitCode.IO_ERROR
     assert "ulimit -f" in told
     require_untouched(home)
+
+
+@mends("S257")
+@pytest.mark.parametrize("options", [(), ("--check",)])
+@pytest.mark.parametrize("file", ["store", "run"])
+def test_a_file_in_place_of_a_folder(options: tuple[str, ...], file: str, tmp_path: Path) -> None:
+    made = tmp_path / "home"
+    made.mkdir(mode=0o700)
+    (made / file).write_text("mine")
+    code, told = start(made, *options)
+    assert code == ExitCode.IO_ERROR
+    assert f"{made}/{file}" in told
+    assert "move it away" in " ".join(told.split())
+    assert ("not_started" in told) == (not options)
+    assert [each.name for each in made.iterdir()] == [file]
+    assert (made / file).read_text() == "mine"

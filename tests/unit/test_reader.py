@@ -9,6 +9,8 @@ import pytest
 
 from gantrymq.shm import bitmapnote, layout
 from gantrymq.shm.codes import Role
+from gantrymq.workers.filterfile import FilterEntry, bloom_form, write_filters
+from gantrymq.workers.reader.agent import Reader
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.support import simbits
@@ -136,4 +138,37 @@ def test_topics_that_come_faster_than_it_reads_them_hold_nothing_up(
     life.settle()
     assert life.board.word(layout.BOARD_DISPATCHED) == life.board.word(layout.BOARD_APPENDED)
     assert looks[0] < 20
+    life.stop()
+
+
+@mends("S252")
+def test_records_of_a_topic_that_comes_amid_a_step_get_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FL-65: consumers believe bits that are not set. Its filter is known, of a topic before it."""
+    life = Life(tmp_path, SimClock(), dict(simbits.SETTINGS))
+    form = bloom_form(life.settings)
+    write_filters(life.storage, [FilterEntry("late", "g", "a > 10", "sql", 1, 1)], form)
+    life.board.count_change(layout.BOARD_FILTER_CHANGES)
+    life.settle()
+    reader = life.agents.pop(Role.READER)
+    assert isinstance(reader, Reader)
+    assert reader._extensions is not None
+    refresh = reader._extensions.refresh
+
+    def refresh_and_have_more(position: int, now_ns: int) -> None:
+        refresh(position, now_ns)
+        if "late" not in life.slots:
+            life.metadata.create("late", 1, "written")
+            life.slots = {topic.name: topic.slot for topic in life.board.topics()}
+            life.park(Parked("late", 0, {"a": "50"}))
+
+    monkeypatch.setattr(reader._extensions, "refresh", refresh_and_have_more)
+    reader.do_work(life.clock.monotonic_ns())
+    assert life.board.word(layout.BOARD_DISPATCHED) == life.board.word(layout.BOARD_APPENDED)
+    (covered,) = bitmapnote.read_covered(life.storage)
+    assert covered.start == 0, "it is said to have bits of all records"
+    bits = int.from_bytes(simbits.bitmap_of(life.storage, ("late", 0), 0), "little")
+    assert all(bits >> position & 1 for position in covered.positions)
+    life.agents[Role.READER] = reader
     life.stop()

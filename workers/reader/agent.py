@@ -276,6 +276,8 @@ class Reader:
         covered = self._board.word(layout.BOARD_APPENDED)  # before topics are looked at
         self._index.follow()
         self._visible.set_levels(self._board.topics())
+        if self._extensions is not None:
+            self._extensions.take_topics()
         schedule = self._board.topic_named(SCHEDULE_TOPIC)
         self._form[dispatch.SCHEDULE] = schedule.slot if schedule else -1
         self._form[dispatch.TOPIC_COUNT] = self._index.count

@@ -52,7 +52,6 @@ class Extensions:
         self._ends = np.full(board.queues_max, -1, np.int64)
         self._lists = np.zeros(board.queues_max, np.int64)  # by queue: an address of `_listed`
         self._listed: Mapping[str, Listed] = {}
-        self._topics = -1  # changes of topics that `_lists` knows of
         self._known: set[int] = set()
         self._form = np.zeros(extend.FORM_WORDS, np.int64)
         self._form[extend.FILE_BYTES] = self.file_bytes
@@ -68,17 +67,18 @@ class Extensions:
 
     def refresh(self, position: int, now_ns: int = 0) -> None:
         """Before records from `position` on are dispatched. Raises OSError."""
-        changes = self._board.half(layout.BOARD_TOPIC_CHANGES)
-        topics = changes << 32 | self._board.half(layout.BOARD_TOPIC_COUNT)
+        if self.filters is not None and self.filters.refresh(position, now_ns):
+            self.take_topics()
+
+    def take_topics(self) -> None:
+        """Whenever topics have been read anew, before a record of theirs is dispatched.
+
+        Consumers believe a bit that is not set: no record of a topic with filters may be without.
+        """
         if self.filters is None:
             return
-        self.filters.refresh(position, now_ns)
-        if self.filters.lists is not self._listed or self._topics != topics:
-            self._topics = topics
-            self._take(self.filters.lists)
-
-    def _take(self, listed: Mapping[str, Listed]) -> None:
-        """Let kernels go by these lists: the addresses, and what holds what they mean, at once."""
+        # Let kernels go by these lists: the addresses, and what holds what they mean, at once.
+        listed = self.filters.lists
         lists = np.zeros_like(self._lists)
         for topic in self._board.topics():
             if topic.name in listed:
