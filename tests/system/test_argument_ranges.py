@@ -441,7 +441,7 @@ PARTS: dict[str, Bounds] = {
 BATCHES = {way for way in SENDS if "batch" in way}
 
 
-@mends("A10.8")
+@mends("A10.8", "S255")
 @pytest.mark.parametrize("way", SENDS)
 @pytest.mark.parametrize("part", PARTS)
 def test_bounds_of_the_parts_of_a_message(stage: Stage, part: str, way: str) -> None:
