@@ -10,8 +10,8 @@ import contextlib
 import errno
 import math
 import random
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import ClassVar, Protocol
 
@@ -247,6 +247,14 @@ class Simulation:
         if actor is not None:
             self._removed.append(actor)
         self._everybody = list(self.actors.values())
+
+    @contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Whoever is stopped, as by SIGSTOP, amid a step perhaps, and goes on behind this."""
+        actor = self.actors.pop(name)
+        self._everybody = list(self.actors.values())
+        yield
+        self.add(actor)
 
     def bury(self) -> None:
         """Those that were taken out, and whose ways to the world are cut, are dead."""
