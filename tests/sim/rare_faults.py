@@ -13,6 +13,7 @@ from gantrymq.workers.scheduler import progress, timerfiling, timers
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything
 from tests.sim.scenario import World
+from tests.support.simmachine import ROLES
 from tests.support.simstorage import SimStorage
 from tests.support.simstranger import SimStranger
 
@@ -236,6 +237,35 @@ def make_topics_again(world: World) -> None:
     _start_unread(world)
 
 
+def stop_a_process(world: World) -> None:
+    """An agent stands still amid a step, as by SIGSTOP, while others go on, and one may die."""
+    machine, simulation, dice = world.machine, world.simulation, world.dice
+    simulation.run_until(lambda: machine.running, STEPS_MAX)
+    role = dice.choice(ROLES)
+    name, board = machine.process_of(role), machine.board
+    last = simulation.steps + 600
+    _run(world, lambda: simulation.has_reached(last) or simulation.is_amid(name))
+    if machine.board is not board or not simulation.is_amid(name):
+        return
+    simulation.note(f"{name} is stopped amid a step")
+    machine.model.tally["steps held up"] += 1
+    with simulation.held(name, lambda: machine.board is board):
+        world.more_traffic()
+        for most in (1500, 300):
+            end = simulation.steps + dice.randint(1, most)
+            _run(world, partial(simulation.has_reached, end))
+            others = [other for other in ROLES if machine.process_of(other) != name]
+            if machine.board is board and others and dice.random() < 0.3:
+                machine.kill_agent(dice.choice(others))
+    simulation.note(f"{name} goes on" if machine.board is board else f"{name} was killed")
+
+
+def _run(world: World, goal: Callable[[], bool]) -> None:
+    """Until the goal is reached, or the broker has died."""
+    board = world.machine.board
+    world.simulation.run_until(lambda: goal() or world.machine.board is not board, STEPS_MAX)
+
+
 def _start_unread(world: World) -> None:
     """One more start, and nobody has read yet what was sent before it."""
     for consumer in world.consumers:
@@ -271,4 +301,5 @@ RARE: tuple[Callable[[World], None], ...] = (
     leave_unanswered, die_amid_appends, stall_the_writer, hold_by_timers, ask_for_timers,
     join_otherwise, lose_what_came_due, wait_for_short_delays, lose_a_recall, replace_who_recalled,
     count_amid_filing, skip_days, end_amid_grace, make_topics_again,
+    stop_a_process,
 )  # fmt: skip

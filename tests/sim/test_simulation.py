@@ -139,6 +139,14 @@ def test_an_end_amid_grace_leaves_segments_with_their_keys(seed: int, simulate: 
     assert re.search(r"\d+ keys of a cut log", done.stdout), done.stdout
 
 
+def test_an_agent_that_stands_still_amid_a_step_harms_nobody(seed: int, simulate: Program) -> None:
+    """What it has looked at may be otherwise when it goes on."""
+    kinds = "stop_a_process," * 4 + "kill_an_agent,kill_everything,cut_power"
+    done = simulate("--seeds", f"{seed}:{seed + 12}", "--faults", kinds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ steps held up", done.stdout), done.stdout
+
+
 @mends("S207")
 def test_a_topic_made_again_hides_nothing_that_came_later(seed: int, simulate: Program) -> None:
     """P10: also where a power cut has taken the end at which it was made again."""

@@ -11,7 +11,7 @@ from tests.sim.downfalls import STEPS_MAX
 from tests.sim.scenario import World
 from tests.support import simbits
 from tests.support.simstorage import SimStorage
-from tests.support.simulation import PAUSE_SHARES, AgentActor
+from tests.support.simulation import PAUSE_SHARES
 from tests.support.trials import mends
 
 #: So many come, and so many messages go to each at once.
@@ -37,7 +37,7 @@ def test_their_messages_have_bits_from_the_first_one_on(seed: int) -> None:
     simulation.run_until(lambda: machine.running, STEPS_MAX)
     for name in names:
         world.more_traffic()
-        simulation.run_until(lambda: is_amid(world, "reader"), STEPS_MAX)
+        simulation.run_until(lambda: simulation.is_amid("reader"), STEPS_MAX)
         with simulation.held("reader"):
             assert machine.metadata is not None, "nobody dies"
             machine.metadata.create(name, 1, "written")
@@ -59,10 +59,3 @@ def know_filters(world: World, names: list[str]) -> None:
         for name in names
     ]
     write_filters(SimStorage(world.machine.disk, "before"), entries, form)
-
-
-def is_amid(world: World, name: str) -> bool:
-    """Whether an agent has stopped amid a step."""
-    actor = world.simulation.actors[name]
-    assert isinstance(actor, AgentActor)
-    return actor.is_amid

@@ -248,13 +248,21 @@ class Simulation:
             self._removed.append(actor)
         self._everybody = list(self.actors.values())
 
+    def is_amid(self, name: str) -> bool:
+        """Whether an agent is there, and has stopped amid a step."""
+        actor = self.actors.get(name)
+        return isinstance(actor, AgentActor) and actor.is_amid
+
     @contextmanager
-    def held(self, name: str) -> Iterator[None]:
-        """Whoever is stopped, as by SIGSTOP, amid a step perhaps, and goes on behind this."""
+    def held(self, name: str, lives: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """An agent is stopped amid a step, as by SIGSTOP, and goes on behind this if it `lives`."""
         actor = self.actors.pop(name)
         self._everybody = list(self.actors.values())
         yield
-        self.add(actor)
+        if lives() and name not in self.actors:
+            self.add(actor)
+        else:
+            actor.killed()
 
     def bury(self) -> None:
         """Those that were taken out, and whose ways to the world are cut, are dead."""
