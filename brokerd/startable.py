@@ -38,21 +38,12 @@ def require_settings(home: Path, settings: Settings) -> None:
 
 
 def _require_place(folder: Path) -> None:
-    """Raise OSError if this user can neither use a folder nor make it."""
-    found = folder
-    while not os.path.lexists(found):
-        found = found.parent
-    if not found.is_dir():
+    """Raise NotADirectoryError where something else stands in a folder's place, or on the way."""
+    found = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if found.exists() and not found.is_dir():
         raise NotADirectoryError(
             errno.ENOTDIR,
             f"a broker needs the directory {folder}, and this is none: move it away, or name"
-            " another home (--home, GANTRYMQ_HOME)",
-            str(found),
-        )
-    if not os.access(found, os.W_OK | os.X_OK):
-        raise PermissionError(
-            errno.EACCES,
-            f"a broker needs the directory {folder}, and this user may make nothing here: name"
             " another home (--home, GANTRYMQ_HOME)",
             str(found),
         )

@@ -7,20 +7,21 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gantrymq.clients.assigned import Assigned
 from gantrymq.clients.filelock import try_lock
 from gantrymq.clients.home import find_home, state_folder
+from gantrymq.clients.logfiles import LogFiles
 from gantrymq.clients.member import Terms
 from gantrymq.clients.message import MessageQueue, is_name
 from gantrymq.clients.push.handoff import Handoff
 from gantrymq.clients.push.member import PushMember, Resumed
 from gantrymq.clients.session import Session, now_ns
-from gantrymq.shm import groupwire
+from gantrymq.shm import groupwire, layout
 from gantrymq.shm.errors import Corrupt, GroupIllegal, Incompatible, NotPermitted
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.groupwire import ConsumeFrom
@@ -44,6 +45,17 @@ _NO_OFFSETS: Final = (
 )  # fmt: skip
 
 log = logging.getLogger("gantrymq")
+
+
+class Mark(NamedTuple):
+    """What tells the message before an offset from another: where it is in the log, since when.
+
+    A queue that has become shorter and grown again, or has begun anew, has another one there.
+    """
+
+    offset: int
+    position: int
+    stored_ms: int
 
 
 class OffsetFile:
@@ -77,12 +89,17 @@ class OffsetFile:
                     " one an instance= of its own",
                     group=group,
                 )
+            #: By queue, the newest first: of its offset, and of the last one known to be durable.
+            self.marks: dict[MessageQueue, list[Mark]] = {}
             with _permitted():
                 self.offsets = self._read()
         except BaseException:  # whose traceback may hold this object, and the lock with it
             self.close()
             raise
-        self._saved = (self.life, dict(self.offsets))
+        self._saved = self._content()
+
+    def _content(self) -> tuple[int, dict[MessageQueue, int], dict[MessageQueue, list[Mark]]]:
+        return self.life, dict(self.offsets), dict(self.marks)
 
     def _read(self) -> dict[MessageQueue, int]:
         try:
@@ -91,11 +108,10 @@ class OffsetFile:
             if not isinstance(store, str) or not _LIFE.fullmatch(life):
                 raise ValueError("no broker's store or life")
             self._store, self.life = store, int(life, 16)
-            return {
-                MessageQueue(_topic(topic), id_of(queue)): offset_of(offset)
-                for topic, queues in content["offsets"].items()
-                for queue, offset in queues.items()
-            }
+            marks = _by_queue(content.get("marks", {}))
+            self.marks = {queue: [_mark(row) for row in rows] for queue, rows in marks.items()}
+            offsets = _by_queue(content["offsets"])
+            return {queue: offset_of(offset) for queue, offset in offsets.items()}
         except FileNotFoundError as error:
             require_ours(error)
             return {}
@@ -122,16 +138,16 @@ class OffsetFile:
 
     def save(self) -> None:
         """Replace the file if anything has changed."""
-        if (self.life, self.offsets) == self._saved:
+        if self._content() == self._saved:
             return
-        table: dict[str, dict[str, int]] = {}
-        for queue, offset in sorted(self.offsets.items()):
-            table.setdefault(queue.topic, {})[str(queue.queue_id)] = offset
         fresh = self.path.with_suffix(".tmp")
-        content = {"store": self._store, "life": f"{self.life:x}", "offsets": table}
+        content = {
+            "store": self._store, "life": f"{self.life:x}", "offsets": _by_topic(self.offsets),
+            "marks": _by_topic(self.marks),
+        }  # fmt: skip
         text = json.dumps(content, indent=1).encode()
         replace_whole(self.path, text, temporary=fresh, sync=True)
-        self._saved = (self.life, dict(self.offsets))
+        self._saved = self._content()
 
     def save_if_room(self) -> None:
         """`save`; on a full disk that is told once, and the next call tries again.
@@ -166,6 +182,28 @@ class OffsetFile:
                 self.path,
             )
         self._lock = None
+
+
+def _by_topic(table: Mapping[MessageQueue, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for queue, value in sorted(table.items()):
+        found.setdefault(queue.topic, {})[str(queue.queue_id)] = value
+    return found
+
+
+def _by_queue(table: Mapping[str, Mapping[str, Any]]) -> dict[MessageQueue, Any]:
+    """Raises ValueError, TypeError, AttributeError for what `save` does not write."""
+    return {
+        MessageQueue(_topic(topic), id_of(queue)): value
+        for topic, queues in table.items()
+        for queue, value in queues.items()
+    }
+
+
+def _mark(row: Any) -> Mark:  # noqa: ANN401 - JSON
+    """Raises ValueError, TypeError for what `save` does not write."""
+    offset, position, stored_ms = row
+    return Mark(offset_of(offset), offset_of(position), offset_of(stored_ms))
 
 
 @contextmanager
@@ -204,6 +242,7 @@ class BroadcastMember(PushMember):
         self._file = offsets
         self._save_ns = now_ns() + SAVE_NS
         self._topics_seen = (-1, -1, -1)
+        self._files: LogFiles | None = None  # once a message is looked at
 
     def join(
         self, consume_from: ConsumeFrom, starts: dict[int, int], chosen: list[int] | None = None
@@ -244,26 +283,57 @@ class BroadcastMember(PushMember):
         self.changed = True
 
     def _compare(self) -> None:
-        """Once in each life of the broker, let no offset lie behind what its start has found.
+        """Once in each life of the broker, let no offset lie behind what is there of before.
 
-        A power cut may have shortened a queue, and others may have sent since: that is not to be
-        passed over. Within a life no queue gets shorter, and an offset behind its end is damage.
-        The queues of all topics are meant, for this member may ask for others next time.
+        A power cut may have shortened a queue, or it has begun anew, in this life or in one in
+        which this consumer was not there; and others may have sent since: that is not to be passed
+        over. Within a life no queue gets shorter, and an offset behind its end is damage. The
+        queues of all topics are meant, for this member may ask for others next time.
         """
         file, epoch = self._file, self.session.board.epoch
         if file.life == epoch:
             return
         for queue, offset in file.offsets.items():
-            end = self._recovered_end(queue)
-            if offset > end:
+            begin = self._last_known(queue, offset)
+            if begin < offset:
                 log.warning(
-                    "%s has offset %d in %s/%d, which the broker's start has found to end at %d:"
-                    " this consumer goes on there. After a power cut that is as it should be;"
-                    " otherwise the file is damaged, and older messages may have been passed over",
-                    file.path, offset, queue.topic, queue.queue_id, end,
+                    "%s has offset %d in %s/%d, where the broker has other messages than before, or"
+                    " none: this consumer goes on at %d. After a power cut, or where the topic was"
+                    " made again, that is as it should be; otherwise the file is damaged, and older"
+                    " messages may have been passed over",
+                    file.path, offset, queue.topic, queue.queue_id, begin,
                 )  # fmt: skip
-                file.offsets[queue] = end
+                file.offsets[queue] = begin
+                marks = file.marks.pop(queue, [])
+                file.marks[queue] = [mark for mark in marks if mark.offset <= begin]
         file.life = epoch
+
+    def _last_known(self, queue: MessageQueue, offset: int) -> int:
+        """The offset up to which a queue has what it had; of a file without marks its end."""
+        end = self._recovered_end(queue)
+        marks = self._file.marks.get(queue)
+        if not marks or not end:
+            return min(offset, end)
+        return next((mark.offset for mark in marks if self._is_there(queue, mark, end)), 0)
+
+    def _is_there(self, queue: MessageQueue, mark: Mark, end: int) -> bool:
+        """Whether a queue has the message of a mark, as far as retention lets that be told."""
+        if mark.offset > end:
+            return False
+        found = self._mark_of(queue, mark.offset)
+        return found is None or found == mark
+
+    def _mark_of(self, queue: MessageQueue, offset: int) -> Mark | None:
+        """What is known of the message before an offset; None if it is gone, or damaged."""
+        if self._files is None:
+            self._files = LogFiles(self.session.store, self.session.board)
+        try:
+            position = self._files.position(queue, offset - 1) if offset else -1
+            stored_ms = self._files.store_ms(queue, offset - 1) if position >= 0 else 0
+        except Corrupt as error:
+            require_ours(error)
+            return None
+        return Mark(offset, position, stored_ms) if stored_ms > 0 else None
 
     def _recovered_end(self, queue: MessageQueue) -> int:
         """Where the broker's start has found a queue to end; 0 for one that is not there."""
@@ -274,9 +344,25 @@ class BroadcastMember(PushMember):
         return int(board.queue(topic.queue_base + queue.queue_id)["recovered_end"])
 
     def _note(self) -> None:
+        durable = self.session.board.word(layout.BOARD_DURABLE)
         with self._handoff.lock:
             for window in self.windows.values():
                 self._file.offsets[window.queue] = window.committed
+        for queue in [window.queue for window in self.windows.values()]:
+            self._mark(queue, durable)
+
+    def _mark(self, queue: MessageQueue, durable: int) -> None:
+        """Note which message is before a queue's offset, and one before it that no cut takes."""
+        offset, before = self._file.offsets[queue], self._file.marks.get(queue, [])
+        if before and before[0].offset == offset:
+            return
+        newest = self._mark_of(queue, offset)
+        if newest is None:
+            self._file.marks.pop(queue, None)
+            return
+        marks = [newest, *before]
+        lasting = next((mark for mark in marks if mark.position < durable), marks[-1])
+        self._file.marks[queue] = list(dict.fromkeys([newest, lasting]))
 
     def report_untabled(self) -> None:
         """Take queues that topics have gained; save now and then."""

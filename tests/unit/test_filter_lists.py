@@ -111,3 +111,11 @@ def test_bits_that_were_added_are_told_of_once_there_is_room() -> None:
     store.faults.faults = ()
     store.filters.lower(done)
     assert store.noted == {"g0": 0}
+
+
+@mends("S264")
+def test_bits_for_what_retention_has_removed_make_no_file() -> None:
+    store = Store()
+    assert not store.extensions.set_bits(0, 0, (1, 2))
+    assert not store.storage.exists("consumequeue_ext")
+    assert not store.extensions.sync_bits()

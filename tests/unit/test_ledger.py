@@ -460,3 +460,31 @@ def test_a_reader_follows_while_it_is_written_and_compacted(tmp_path: Path) -> N
     assert reader.refresh() == ledger.groups
     assert LedgerReader(storage).refresh() == ledger.groups
     ledger.close()
+
+
+@mends("S263")
+@pytest.mark.parametrize("how", ["topic", "group"])
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_who_had_a_queue_before_it_was_forgotten_knows_nothing_of_it(
+    how: str, *, is_compacted: bool
+) -> None:
+    """A lease of before is older than `since`: its holder's place means other messages."""
+    storage = SimStorage(Disk())
+    ledger = Ledger(storage)
+    ledger.load()
+    key = ("orders", 0)
+    ledger.commit("g", key, 0)
+    before = ledger.grant("g", key, 7)
+    assert ledger.group("g").queue(key).since == before
+    ledger.end_lease("g", key, failed=False)
+    if how == "topic":
+        assert not ledger.forget_topics({"orders"})
+    else:
+        ledger.delete("g")
+    ledger.commit("g", key, 0)
+    if is_compacted:
+        compact(ledger)
+    after = ledger.grant("g", key, 8)
+    ledger.sync()
+    for known in (ledger, loaded(storage)):
+        assert known.group("g").queue(key).since == after > before

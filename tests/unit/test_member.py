@@ -36,6 +36,7 @@ class InMemory:
         self.board = rig.board
         self.groups_bell = SimBell()
         self.store_id = "one"
+        self.store = "/nowhere"  # no message is there to be looked at
         self.store_failed = False
         self.answer_by = 1 << 62
         rig.sessions.attach(made)

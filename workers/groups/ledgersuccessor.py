@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm.storage import made_anew
 from gantrymq.workers.groups.ledgerentries import NAME, Entries, Kind
-from gantrymq.workers.groups.progress import UNSET, QueueKey
+from gantrymq.workers.groups.progress import NEXT, UNSET, QueueKey
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import File, Storage
@@ -126,7 +126,7 @@ class Successor:
         elif queue.committed != UNSET:
             add(Kind.COMMIT, group, key, {"offset": queue.committed, "session": int(told)})
         self._has_told_consumed |= told and queue.committed != UNSET
-        if queue.previous or queue.since:
+        if queue.previous or queue.since != NEXT:
             add(Kind.GRANT, group, key, {"value": queue.previous, "offset": queue.since})
         if queue.lease:
             lease = queue.lease

@@ -47,8 +47,10 @@ class Progress:
     sending: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: Copies that lie below in the log are of what was consumed before it last went back.
     copies_from: int = 0
-    #: The first lease whose holder knows where the offset was last set back or reset to.
-    since: int = 0
+    #: The first lease whose holder knows where the offset was last set back or reset to. Of a queue
+    #: that is met for the first time, or again after it was forgotten, whoever had it before does
+    #: not.
+    since: int = NEXT
     #: The last lease that is over.
     previous: int = 0
 

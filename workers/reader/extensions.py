@@ -155,10 +155,13 @@ class Extensions:
         self._file(queue, base).write_at(data, address - base)
 
     def set_bits(self, queue: int, address: int, positions: tuple[int, ...]) -> bool:
-        """Add bits to a bitmap that is there; False if it has another length."""
+        """Add bits to a bitmap that is there; False if it is gone, or has another length."""
         base = address // self.file_bytes * self.file_bytes
         unit = bytearray(self._unit_bytes)
-        file = self._file(queue, base)
+        try:
+            file = self._file(queue, base, make=False)
+        except FileNotFoundError:
+            return False  # retention was here
         self._with_new_bits.add(file.name)  # also if a reader that died has set them
         if file.read_into(unit, address - base) != len(unit):
             return False
@@ -198,22 +201,24 @@ class Extensions:
 
     # ---------------------------------------------------------------------------------- the files
 
-    def _file(self, queue: int, base: int) -> File:
+    def _file(self, queue: int, base: int, *, make: bool = True) -> File:
         name = f"{self._folder(queue)}/{base:020d}"
         file = self._open.get((queue, base))
         if file is None:
             self._close_passed(queue, base)
-            file = self._open[queue, base] = self._opened(name)
+            file = self._open[queue, base] = self._opened(name, make=make)
             if len(self._open) > OPEN_FILES_MAX:
                 self._open.popitem(last=False)[1].close()
         else:
             self._open.move_to_end((queue, base))
         return file
 
-    def _opened(self, name: str) -> File:
+    def _opened(self, name: str, *, make: bool) -> File:
         try:
             file = self._storage.open(name, write=True)
         except FileNotFoundError:
+            if not make:
+                raise
             file = self._storage.create(name)
         if file.size() < self.file_bytes:
             file.truncate(self.file_bytes)
