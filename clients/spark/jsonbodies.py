@@ -7,12 +7,12 @@ would move all behind it.) Nothing here imports numba or Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from types import GenericAlias
-from typing import Any, Final, NotRequired, TypedDict
+from typing import Annotated, Any, Final, NotRequired, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -20,17 +20,43 @@ import pyarrow as pa
 from gantrymq.shm.errors import SettingIllegal
 
 Scalar = Callable[[Any], bool]
-#: Python types by what recognizes an Arrow type; Arrow itself checks ranges.
-_SCALARS: Final[tuple[tuple[Scalar, type], ...]] = (
+
+
+def _whole(bits: int) -> Any:  # noqa: ANN401 - what msgspec decodes to
+    top = 1 << (bits - 1)
+    return Annotated[int, msgspec.Meta(ge=-top, le=top - 1)]
+
+
+#: The first number that a float of 4 bytes has as infinity: what is below is rounded to its last.
+_FLOAT_END: Final = float(2**128 - 2**103)
+#: What msgspec decodes to, by what recognizes an Arrow type. Arrow refuses decimals that do not
+#: fit; all other ranges are in here, as it would make an infinity of a FLOAT without a word.
+_SCALARS: Final[tuple[tuple[Scalar, Any], ...]] = (
     (pa.types.is_boolean, bool),
-    (pa.types.is_integer, int),
-    (pa.types.is_floating, float),
+    (pa.types.is_int8, _whole(8)),
+    (pa.types.is_int16, _whole(16)),
+    (pa.types.is_int32, _whole(32)),
+    (pa.types.is_int64, _whole(64)),
+    (pa.types.is_float32, Annotated[float, msgspec.Meta(gt=-_FLOAT_END, lt=_FLOAT_END)]),
+    (pa.types.is_float64, float),
     (pa.types.is_decimal, Decimal),
     (pa.types.is_string, str),
     (pa.types.is_binary, bytes),  # base64, as Spark's from_json has it
     (pa.types.is_timestamp, datetime),
     (pa.types.is_date, date),
 )
+
+#: msgspec says this of a body that ends too early, and of one with half of an escape near its end.
+_TRUNCATED: Final = "Input data was truncated"
+#: No escape is longer: with so many blanks behind it a body's end is not what is wrong.
+_BLANKS: Final = b" " * 16
+#: msgspec's words for half of a pair, and plain ones.
+_HALVES: Final = (
+    "invalid utf-16 surrogate pair",
+    "unexpected end of escaped utf-16 surrogate pair",
+    "unexpected end of hex escape",
+)
+_HALF: Final = r"an escape from \ud800 to \udfff without the other half of its pair"
 
 
 @dataclass(frozen=True)
@@ -61,7 +87,7 @@ class BodyDecoder:
                 values.append(None if body is None else self._decode(body))
             except msgspec.MsgspecError as error:
                 values.append(None)
-                errors[row] = str(error)
+                errors[row] = self._reason(body, error)
             except UnicodeDecodeError as error:
                 values.append(None)
                 errors[row] = f"no UTF-8: {error.reason} at byte {error.start}"
@@ -73,8 +99,19 @@ class BodyDecoder:
         column = pa.array(reasons, pa.string()) if reasons else pa.nulls(len(values), pa.string())
         return TypedBodies(typed, column)
 
+    def _reason(self, body: bytes, error: msgspec.MsgspecError) -> str:
+        text = str(error)
+        if text == _TRUNCATED and body.rstrip().endswith(b"}"):
+            try:
+                self._decode(body + _BLANKS)
+            except msgspec.MsgspecError as found:
+                text = str(found)
+        for half in _HALVES:
+            text = text.replace(half, _HALF)
+        return text
+
     def _typed(self, values: list[Any], errors: dict[int, str]) -> Any:  # noqa: ANN401
-        """The values as Arrow has them; what is out of a type's range becomes an error."""
+        """The values as Arrow has them; a decimal that its type cannot hold becomes an error."""
         try:
             return pa.array(values, self._kind)
         except (pa.ArrowException, OverflowError):
@@ -83,8 +120,44 @@ class BodyDecoder:
                     pa.array([value], self._kind)
                 except (pa.ArrowException, OverflowError) as error:
                     values[row] = None
-                    errors[row] = str(error)
+                    errors[row] = _misfit(value, self._kind) or str(error)
             return pa.array(values, self._kind)
+
+
+def _misfit(value: Any, kind: Any) -> str | None:  # noqa: ANN401
+    """What is wrong with the first part that its type cannot hold, and where; msgspec's form."""
+    for part, part_kind, path in _scalars_in(value, kind, "$"):
+        try:
+            pa.array([part], part_kind)
+        except (pa.ArrowException, OverflowError) as error:
+            return f"{_limits(part_kind) or error} - at `{path}`"
+    return None
+
+
+def _limits(kind: Any) -> str | None:  # noqa: ANN401
+    if not pa.types.is_decimal(kind):
+        return None
+    return (
+        f"Expected `decimal({kind.precision}, {kind.scale})`: a number with at most"
+        f" {kind.precision - kind.scale} digits before the point and {kind.scale} behind it"
+    )
+
+
+def _scalars_in(value: Any, kind: Any, path: str) -> Iterator[tuple[Any, Any, str]]:  # noqa: ANN401
+    """Each part of a value that is neither null nor made of others, with its type and path."""
+    if value is None:
+        return
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _scalars_in(value.get(field.name), field.type, f"{path}.{field.name}")
+    elif pa.types.is_map(kind):
+        for item in value.values():
+            yield from _scalars_in(item, kind.item_type, f"{path}[...]")
+    elif pa.types.is_list(kind):
+        for place, item in enumerate(value):
+            yield from _scalars_in(item, kind.value_type, f"{path}[{place}]")
+    else:
+        yield value, kind, path
 
 
 def _python_type(kind: Any, path: str) -> Any:  # noqa: ANN401 - what msgspec decodes to

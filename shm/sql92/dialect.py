@@ -19,7 +19,7 @@ DIFFERENCES: Final = (
         "values that do not fit",
         "a property that can't be read as the constant's type fails the whole expression: no match"
         " (FL-31); so does TRUE or FALSE on the left of a property (FL-33)",
-        "that comparison is unknown, as for a property that is not there",
+        "that comparison is unknown, and so is NOT of it",
     ),
     (
         "whole and broken numbers",

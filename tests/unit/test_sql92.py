@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gantrymq.shm.errors import FilterSyntaxError
@@ -10,6 +12,7 @@ from gantrymq.shm.sql92.dialect import DIFFERENCES, Dialect
 from gantrymq.shm.sql92.parser import DEPTH_MAX, LIKE_MAX, TEXT_MAX, parse
 from gantrymq.shm.sql92.program import compile_program
 from tests.support.sqlfilters import answer
+from tests.support.tree import ROOT
 from tests.support.trials import mends
 
 ROCKETMQ = Dialect.ROCKETMQ
@@ -123,6 +126,31 @@ def test_each_difference_has_a_test() -> None:
 @pytest.mark.parametrize("name", SHOWN)
 def test_dialects_differ_as_the_table_says(name: str) -> None:
     SHOWN[name]()
+
+
+def examples_without_a_property() -> list[tuple[str, str]]:
+    """The table of docs/clients.md: expressions, and what it says that they are."""
+    page = (ROOT / "docs/clients.md").read_text("utf-8")
+    rows = page.partition("| without a property `d`")[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    return [(text, said) for texts, said in cells for text in re.findall("`(.+?)`", texts)]
+
+
+@mends("S267")
+def test_a_property_that_is_not_there_counts_as_the_page_says() -> None:
+    words = {"unknown": "null", "FALSE": "false", "TRUE: the message comes": "true"}
+    examples = examples_without_a_property()
+    assert {said for _, said in examples} == words.keys()
+    for dialect in Dialect:
+        for properties in ({"a": "1"}, {"a": "1", "d": "", "e": ""}):
+            found = {text: answer(text, properties, dialect) for text, _ in examples}
+            assert found == {text: words[said] for text, said in examples}
+
+
+def test_the_page_has_the_table_of_differences() -> None:
+    page = (ROOT / "docs/clients.md").read_text("utf-8")
+    for name, theirs, ours in DIFFERENCES:
+        assert f"| {name} | {theirs} | {ours} |" in page
 
 
 def test_an_empty_search_is_false_whatever_it_is_asked_of() -> None:
