@@ -9,8 +9,10 @@ from pathlib import Path
 
 from gantrymq.brokerd import config, processlimits, textfile
 from gantrymq.brokerd.config import Configuration, Settings
+from gantrymq.brokerd.misplaced import require_files
 from gantrymq.clients.home import run_of, store_of
 from gantrymq.shm import ownfiles
+from gantrymq.shm.storage import PosixStorage
 
 
 def require_startable(home: Path, configuration: Configuration) -> None:
@@ -21,6 +23,7 @@ def require_startable(home: Path, configuration: Configuration) -> None:
     require_settings(home, configuration.settings)
     for folder in (store_of(home), run_of(home)):
         _require_place(folder)
+    require_files(PosixStorage(str(store_of(home))))
     for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
         _soft, hard = resource.getrlimit(limit)
         resource.setrlimit(limit, (hard, hard))

@@ -1,6 +1,7 @@
 """Every file that a store may have in `gantry/`, by what a copy of the store does with it.
 
 A new file gets its line here: who makes copies (back-up, salvage) and who checks stores go by it.
+Also what a store has besides, as far as its names are known.
 """
 
 from __future__ import annotations
@@ -27,8 +28,29 @@ UNDER_WAY: Final = ("spare", "spare.writer", "spare.flusher")
 #: replaced by the next such command.
 OF_COMMANDS: Final = ("dead_letters.json.new",)
 
+#: Which of these are folders.
+FOLDERS: Final = frozenset({"segments", "timers", "memberqueues", "pins", "expired"})
+
 #: All that a stopped store may have.
 KNOWN: Final = frozenset({*TRUTH, *OF_THE_LOG, *IDENTITY, *DERIVED, *OF_THIS_PLACE, *OF_COMMANDS})
+
+#: Files beside the folders.
+OF_THE_ROOT: Final = ("checkpoint", "abort", "lock")
+#: The table that each file of ours in `config/` is about.
+CONFIG_TABLES: Final = {
+    "topics.json": "topicConfigTable",
+    "subscriptionGroup.json": "subscriptionGroupTable",
+    "consumerOffset.json": "offsetTable",
+}
+#: What RocketMQ has in `config/` besides (section 12).
+OTHER_CONFIG: Final = frozenset(
+    {
+        *("lmqConsumerOffset.json", "delayOffset.json", "consumerFilter.json"),
+        *("consumerOrderInfo.json", "topicQueueMapping.json", "messageRequestMode.json"),
+        *("timercheck", "timermetrics", "transactionMetrics", "broker.properties"),
+        *("tieredStoreMetadata.json", "popCheckpoint.json"),
+    }
+)
 
 
 def path_of(name: str) -> str:

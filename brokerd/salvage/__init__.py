@@ -17,6 +17,7 @@ from gantrymq.brokerd import config, lock
 from gantrymq.brokerd.batchqueues import batch_topics_of
 from gantrymq.brokerd.checkpoint import read_checkpoint
 from gantrymq.brokerd.epoch import LEVELS, SIZES, settings_of_store
+from gantrymq.brokerd.misplaced import FilesOnly
 from gantrymq.brokerd.salvage.copying import copy_config, copy_range, copy_timer, write_own_files
 from gantrymq.brokerd.salvage.losses import Claim, Losses, claims_of_units
 from gantrymq.brokerd.salvage.plan import Part, fill, marker, place_unclaimed, split
@@ -116,7 +117,7 @@ def salvage(
     if is_held(old):
         raise StoreBusy(f"a broker holds {old}: stop it first", store=str(old))
     jit.warm()
-    source = PosixStorage(str(old))
+    source = FilesOnly(str(old))
     partial.mkdir(mode=0o700, parents=True)
     with lock.acquire(partial, 0.0):
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gantrymq.brokerd.batchqueues import batch_topics_of
 from gantrymq.brokerd.dump.settings import load_settings, measured_settings
+from gantrymq.brokerd.misplaced import FilesOnly
 from gantrymq.brokerd.verify.bitmaps import BitmapCheck
 from gantrymq.brokerd.verify.config import store_file_is_sound
 from gantrymq.brokerd.verify.files import FileCheck, Found
@@ -23,7 +24,6 @@ from gantrymq.brokerd.verify.sidecars import SidecarCheck
 from gantrymq.brokerd.verify.timers import TimerCheck
 from gantrymq.shm import jit
 from gantrymq.shm.errors import Corrupt
-from gantrymq.shm.storage import PosixStorage
 from gantrymq.shm.storeplace import require_store
 from gantrymq.shm.topicfiles import TOPICS
 
@@ -59,10 +59,12 @@ def verify(
     """
     root = Path(storage_root)
     require_store(root)
-    storage = PosixStorage(str(root))
+    storage = FilesOnly(str(root))
     scope = find_scope(storage, root)
     jit.warm()
     report = Report(str(root), scope.state, scope.ours)
+    for path in sorted(storage.misplaced):
+        report.add(path, None, "a directory in place of a file")
     sizes = sizes_of(storage, settings, scope, report)
     segment_bytes = sizes.number("mappedFileSizeCommitLog")
     scope = with_ranges(scope, storage, segment_bytes, report)

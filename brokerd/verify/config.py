@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from gantrymq.brokerd import storefiles
 from gantrymq.brokerd.epoch import faults_of
 from gantrymq.shm import jsonsum
 from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, read_config
@@ -17,22 +18,6 @@ if TYPE_CHECKING:
     from gantrymq.brokerd.verify.report import Report
     from gantrymq.brokerd.verify.scope import Scope
     from gantrymq.shm.storage import Storage
-
-#: The table that each file of ours is about.
-_TABLES: Final = {
-    "topics.json": "topicConfigTable",
-    "subscriptionGroup.json": "subscriptionGroupTable",
-    "consumerOffset.json": "offsetTable",
-}
-#: What RocketMQ has in `config/` besides (section 12).
-_OTHERS: Final = frozenset(
-    {
-        *("lmqConsumerOffset.json", "delayOffset.json", "consumerFilter.json"),
-        *("consumerOrderInfo.json", "topicQueueMapping.json", "messageRequestMode.json"),
-        *("timercheck", "timermetrics", "transactionMetrics", "broker.properties"),
-        *("tieredStoreMetadata.json", "popCheckpoint.json"),
-    }
-)
 
 
 def read_object(storage: Storage, path: str, report: Report) -> dict[str, Any] | None:
@@ -96,14 +81,15 @@ class ConfigCheck:
 
     def _check_backed_up(self) -> None:
         """A start puts back a file of which only the backup is left."""
-        for name in _TABLES:
+        for name in storefiles.CONFIG_TABLES:
             path = f"config/{name}"
             alone = self._storage.exists(path + BACKUP_SUFFIX) and not self._storage.exists(path)
             if alone and self._scope.whole:
                 self._report.add(path, None, "missing file", "one besides its backup")
 
     def _is_known(self, path: str, plain: str) -> bool:
-        return plain in _TABLES or plain in _OTHERS or self._storage.is_directory(path)
+        known = plain in storefiles.CONFIG_TABLES or plain in storefiles.OTHER_CONFIG
+        return known or self._storage.is_directory(path)
 
     def _check(self, path: str, plain: str) -> None:
         try:
@@ -113,7 +99,7 @@ class ConfigCheck:
         except (ValueError, FileNotFoundError):
             return
         content = _object_of(path, data, self._report)
-        table = _TABLES.get(plain)
+        table = storefiles.CONFIG_TABLES.get(plain)
         if content is None or table is None or not self._scope.ours:
             return
         if not isinstance(content.get(table), dict):

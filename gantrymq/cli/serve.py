@@ -69,9 +69,12 @@ def _with_store(home: Path, configuration: Configuration) -> Configuration:
     if not store_of(home).is_dir():
         return configuration
     from gantrymq.brokerd.epoch import settle_sizes
+    from gantrymq.brokerd.misplaced import require_files
     from gantrymq.shm.storage import PosixStorage
 
-    return settle_sizes(PosixStorage(str(store_of(home))), configuration)
+    storage = PosixStorage(str(store_of(home)))
+    require_files(storage)
+    return settle_sizes(storage, configuration)
 
 
 def _warnings(home: Path, configuration: Configuration) -> Iterator[str]:

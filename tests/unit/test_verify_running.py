@@ -16,6 +16,7 @@ import pytest
 
 from gantrymq.brokerd import logscan
 from gantrymq.brokerd import verify as verify_module
+from gantrymq.brokerd.misplaced import FilesOnly
 from gantrymq.brokerd.verify import Report, Scope, queues, verify
 from gantrymq.shm import layout
 from gantrymq.shm.indexnote import Note, read_note, save_note
@@ -80,7 +81,7 @@ class Taken:
         return [layout.CQ_UNIT.unpack(data, at) for at in range(0, len(data), UNIT)]
 
 
-class Watched(PosixStorage):
+class Watched(FilesOnly):
     """Does something before its call of a number."""
 
     number = -1
@@ -134,7 +135,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
 
         Watched.number, Watched.calls, Watched.then = number, 0, staticmethod(then)
         monkeypatch.setattr(verify_module, "find_scope", scope)
-        monkeypatch.setattr(verify_module, "PosixStorage", Watched)
+        monkeypatch.setattr(verify_module, "FilesOnly", Watched)
         # Pieces of a segment, and comparisons amid it, as with a segment of a GiB.
         monkeypatch.setattr(logscan, "ROWS_PER_CALL", 50)
         monkeypatch.setattr(queues, "GATHERED", 70)
