@@ -53,6 +53,44 @@ def _quote_key(match: re.Match[str]) -> str:
     return f'{match[1]}"{match[2]}"{match[3]}'
 
 
+def fault_in(data: bytes) -> tuple[int, str] | None:
+    """At which byte a file's text ceases to be one, and what is there; None: all of it is."""
+    text = ""
+    try:
+        text = data.decode()
+        parse_config(text)
+    except UnicodeDecodeError as error:
+        require_ours(error)
+        return error.start, f"byte {data[error.start]:#04x}, which is no UTF-8"
+    except json.JSONDecodeError as error:
+        require_ours(error)
+        at = _place_in(text, error.pos)
+        return len(text[:at].encode()), _told_at(text, at, error.msg)
+    except ValueError as error:
+        require_ours(error)
+        return 0, "values nested too deeply, or a number that is none or too long"
+    return None
+
+
+def _place_in(text: str, at: int) -> int:
+    """A place in a text, by that in the same one with its integer keys quoted."""
+    shift = 0
+    for match in _STRING_OR_KEY.finditer(text):
+        quotes = 0 if match[2] is None else 2
+        if match.end() + shift + quotes > at:
+            break
+        shift += quotes
+    return at - shift
+
+
+def _told_at(text: str, at: int, why: str) -> str:
+    if not text[at:].strip():
+        return "the end of the file amid a value"
+    if why.startswith("Unterminated"):
+        return "a string that does not end"
+    return f"{text[at]!r}, which does not belong there"
+
+
 def by_number(table: Mapping[str, Any]) -> dict[int, Any]:
     """Return a map with its integer keys as integers, for example queue id -> offset.
 

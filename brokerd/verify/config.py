@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gantrymq.brokerd import storefiles
 from gantrymq.brokerd.epoch import faults_of
 from gantrymq.shm import jsonsum
-from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, read_config
+from gantrymq.shm.configfile import BACKUP_SUFFIX, fault_in, parse_config, read_config
 from gantrymq.shm.lineage import FIELD as LINEAGE
 from gantrymq.shm.lineage import Lineage
 from gantrymq.shm.storage import read_file
@@ -30,11 +30,10 @@ def read_object(storage: Storage, path: str, report: Report) -> dict[str, Any] |
 
 
 def _object_of(path: str, data: bytes, report: Report) -> dict[str, Any] | None:
-    try:
-        content = parse_config(data.decode())
-    except ValueError as error:
-        report.add(path, getattr(error, "pos", None), "no JSON", found=str(error))
+    if fault := fault_in(data):
+        report.add(path, fault[0], "no JSON", found=fault[1])
         return None
+    content = parse_config(data.decode())
     if not isinstance(content, dict):
         report.add(path, 0, "no JSON object", found=type(content).__name__)
         return None

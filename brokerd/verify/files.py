@@ -13,7 +13,7 @@ from gantrymq.brokerd.queuestarts import read_starts
 from gantrymq.brokerd.verify.config import ConfigCheck, read_object
 from gantrymq.brokerd.verify.ledger import LedgerCheck
 from gantrymq.shm import imported, indexnote, layout
-from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.errors import Corrupt, shown
 from gantrymq.shm.imported import read_imported
 from gantrymq.shm.indexnote import DIRECTORY as INDEX
 from gantrymq.shm.indexnote import NOTE_FILE as INDEX_FILE
@@ -224,8 +224,9 @@ class FileCheck:
         try:
             position = int(content["position"])
             units = {name: int(count) for name, count in content["queues"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            self._report.add(PROGRESS_FILE, 0, "position or queues are missing", found=repr(error))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            what = "position or queues are missing"
+            self._report.add(PROGRESS_FILE, 0, what, found=shown(content))
             return
         if not self._is_exact() or self._found.lossy:
             return

@@ -10,6 +10,7 @@ import pytest
 
 from gantrymq.shm.configfile import (
     by_number,
+    fault_in,
     format_config,
     parse_config,
     read_config,
@@ -20,6 +21,7 @@ from gantrymq.shm.storage import PosixStorage, read_file
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment, kill_at
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 OFFSETS = '{\n\t"offsetTable":{"TopicTest@CID_A":{0:250,1:251},"%RETRY%CID_A@CID_A":{0:3}}}'
 
@@ -185,3 +187,35 @@ def test_a_stub_is_written_anew_from_the_backup() -> None:
     assert value == {"number": 0}
     restore_config(storage, "x.json", value)
     assert parse_config(read_file(storage, "config/x.json").decode())["number"] == 0
+
+
+_KEYS = '{"a":{0:1,1:2,"b":{-3:4'
+
+
+@mends("S269")
+@pytest.mark.parametrize(
+    ("data", "place", "said"),
+    [
+        (b"", 0, "the end"), (b"{\n\t", 3, "the end"), (b'{"a"', 4, "the end"),
+        ('{"é":"x'.encode(), 6, "a string that does not end"),
+        ('{"é" 1}'.encode(), 6, "'1', which"),
+        (b'{"a":1}x', 7, "'x', which"), (b'{"a":"\x01"}', 6, "'\\x01', which"),
+        (b'{"a":"\xff"}', 6, "byte 0xff, which is no UTF-8"),
+        (_KEYS.encode(), len(_KEYS), "the end"),
+        (f"{_KEYS},x".encode(), len(_KEYS) + 1, "'x', which"),
+        (b'{0:1,"a":{1:x', 12, "'x', which"), (b'{0:1x', 4, "'x', which"),
+        (b"[" * 100_000, 0, "nested too deeply"), (b"1" * 5_000, 0, "too long"),
+        (b"NaN", 0, "a number that is none"),
+    ],
+)  # fmt: skip
+def test_where_a_text_ceases_to_be_one(data: bytes, place: int, said: str) -> None:
+    found = fault_in(data)
+    assert found is not None
+    assert found[0] == place
+    assert said in found[1]
+
+
+@mends("S269")
+def test_a_whole_text_has_no_fault() -> None:
+    for text in (OFFSETS, f"{_KEYS}}}}}}}", "{}", "null"):
+        assert fault_in(text.encode()) is None

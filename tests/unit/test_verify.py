@@ -441,3 +441,27 @@ def test_a_topic_s_entry_that_no_topic_has_is_a_finding_among_others(store: Path
     found = {finding.path: finding.what for finding in verify(store).findings}
     assert found[SIDECAR] == "missing file"
     assert "config/topics.json" in found
+
+
+# ------------------------------------------------------------------------------------------- words
+
+#: Of texts that Python makes itself.
+_OF_PYTHON = ("Error(", "codec", "Expecting", "Unterminated", "has no attribute", "Extra data")
+
+
+@mends("S269")
+@pytest.mark.parametrize("patch", ["no UTF-8", "torn", "another object", "a list"])
+def test_what_is_wrong_in_a_json_file_is_said_in_plain_words(patch: str, store: Path) -> None:
+    paths = sorted(path for path in store.rglob("*.json*") if path.is_file())
+    assert len(paths) > 6
+    for path in paths:
+        whole = path.read_bytes()
+        path.write_bytes({
+            "no UTF-8": whole.replace(b'"', b'"\xff', 1), "torn": whole[: len(whole) // 2],
+            "another object": b'{"a":1}', "a list": b"[]",
+        }[patch])  # fmt: skip
+        name = str(path.relative_to(store))
+        said = [str(one) for one in verify(store).findings]
+        assert any(one.startswith(name) for one in said) or name.endswith(".bak"), name
+        assert not [one for one in said if any(word in one for word in _OF_PYTHON)]
+        path.write_bytes(whole)
