@@ -15,11 +15,12 @@ from gantrymq.brokerd import agents, epoch, lock, reserve
 from gantrymq.brokerd.agents import AgentEnv
 from gantrymq.brokerd.bells import make_bell
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
-from gantrymq.brokerd.config import Configuration
+from gantrymq.brokerd.config import Configuration, Settings
 from gantrymq.brokerd.epoch import Life
 from gantrymq.brokerd.ledgerend import require_whole
 from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.recovered import Recovered
 from gantrymq.brokerd.sessions import Sessions
 from gantrymq.brokerd.storelost import is_locked_by, require_alone
 from gantrymq.clients.home import board_file, read_board_file, run_of, store_of
@@ -196,7 +197,6 @@ def _open_locked(
         )
     _warm(progress)  # before any module of kernels is imported: they are loaded then
     agents.load_all()
-    from gantrymq.brokerd.handover.adoption import import_foreign
     from gantrymq.brokerd.recovery import recover
 
     old_board = epoch.find_old_board(home)
@@ -205,11 +205,7 @@ def _open_locked(
     found = recover(storage, settings, old_board, progress)
     if last is not None:
         log.info("recovered", clean=last.clean, low=found.low, appended=found.appended)
-    segment_bytes = settings.mapped_file_size_commit_log
-    theirs = import_foreign(storage, segment_bytes, found.low, found.appended, progress)
-    if theirs is not None:
-        log.info("imported", records=theirs.foreign, end=theirs.end)
-        ownfiles.make_all_private(store)
+    _settle_others(storage, settings, found, log, progress)
     metadata = Metadata(storage, settings, clock)
     metadata.load()
     metadata.add_parking_topics()
@@ -232,3 +228,21 @@ def _warm(progress: Progress) -> None:
     from gantrymq.shm import jit
 
     jit.warm(progress)
+
+
+def _settle_others(
+    storage: PosixStorage, settings: Settings, found: Recovered, log: Log, progress: Progress
+) -> None:
+    """Take over what another broker did here, and tell of segments that somebody took away."""
+    from gantrymq.brokerd.foreign import is_visited
+    from gantrymq.brokerd.handover.adoption import import_foreign
+    from gantrymq.brokerd.missingsegments import find_missing
+
+    missing = [] if is_visited(storage) else find_missing(storage, found.low)
+    segment_bytes = settings.mapped_file_size_commit_log
+    theirs = import_foreign(storage, segment_bytes, found.low, found.appended, progress)
+    if theirs is not None:
+        log.info("imported", records=theirs.foreign, end=theirs.end)
+        ownfiles.make_all_private(Path(storage.root))
+    elif missing:
+        log.error("segments_missing", first=missing[0], count=len(missing), low=found.low)

@@ -17,9 +17,11 @@ from gantrymq.brokerd.logend import damaged
 from gantrymq.brokerd.logscan import OURS, THEIRS, Piece, walk
 from gantrymq.brokerd.producers import Producers, identified, load_producers
 from gantrymq.shm import layout, limits
+from gantrymq.shm.jsonsum import sum_holds
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.ranges import EVERYTHING, OPEN, Ranges, read_ranges, write_ranges
 from gantrymq.shm.storage import Storage, read_file
+from gantrymq.workers.groups.offsetfile import FILE as OFFSETS_FILE
 
 if TYPE_CHECKING:
     from gantrymq.shm.board import Board
@@ -57,6 +59,12 @@ def abort_is_ours(storage: Storage, boot_id: str) -> bool:
     except FileNotFoundError:
         return False
     return _plain(text.decode(errors="replace")) == _plain(boot_id)
+
+
+def is_visited(storage: Storage) -> bool:
+    """Whether a RocketMQ has stopped here since us: it writes this file without our checksum."""
+    path = f"config/{OFFSETS_FILE}"
+    return storage.exists(path) and sum_holds(read_file(storage, path)) is None
 
 
 def keep_ranges(storage: Storage, ranges: Ranges) -> None:

@@ -99,7 +99,10 @@ class Removal:
         if it finds the segments. Without that the segments go all the same: it is what makes room.
         """
         room = self._sidecars_below(low)
-        while not self._has_noted(begun) and room:
+        while not self._has_noted(begun):
+            if not room:  # one that comes back would tell a start that its segment is missed
+                self._storage.sync_directory(sidecar.DIRECTORY)
+                return
             self._storage.unlink(f"{sidecar.DIRECTORY}/{room.pop(0)}")
 
     def _has_noted(self, begun: dict[QueueKey, int]) -> bool:

@@ -13,12 +13,10 @@ from gantrymq.clients.home import store_of
 from gantrymq.clients.running import find_board
 from gantrymq.shm import layout
 from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted, StoreBusy
-from gantrymq.shm.jsonsum import sum_holds
 from gantrymq.shm.lognames import bases_of
 from gantrymq.shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
-from gantrymq.shm.storage import Storage, read_file
+from gantrymq.shm.storage import Storage
 from gantrymq.shm.storelock import is_held
-from gantrymq.workers.groups.offsetfile import FILE as OFFSETS_FILE
 from gantrymq.workers.housekeeper.progress import read_progress
 
 if TYPE_CHECKING:
@@ -97,7 +95,7 @@ def with_ranges(scope: Scope, storage: Storage, segment_bytes: int, report: Repo
 
 
 def _settled(scope: Scope, storage: Storage, segment_bytes: int) -> Scope:
-    from gantrymq.brokerd.foreign import abort_is_ours, settle_ranges
+    from gantrymq.brokerd.foreign import abort_is_ours, is_visited, settle_ranges
 
     checkpoint = read_checkpoint(storage)
     durable = checkpoint.durable if checkpoint else 0
@@ -106,16 +104,10 @@ def _settled(scope: Scope, storage: Storage, segment_bytes: int) -> Scope:
     if written.is_open or (not scope.whole and abort_is_ours(storage, written.boot_id)):
         return replace(scope, written=written)
     if scope.whole:
-        visited = _is_visited(storage)
+        visited = is_visited(storage)
         return replace(scope, written=written, passed_on=True, visited=visited, sure=written.end)
     # Another broker was killed: how much of its own was synced is not known.
     return replace(scope, written=written, passed_on=True, log_end=None, units_end=0)
-
-
-def _is_visited(storage: Storage) -> bool:
-    """A RocketMQ writes this file anew when it stops, without our checksum."""
-    path = f"config/{OFFSETS_FILE}"
-    return storage.exists(path) and sum_holds(read_file(storage, path)) is None
 
 
 class _Low:
