@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Protocol, Self
 
@@ -85,5 +86,8 @@ def run(agent: Agent, *, clock: Clock, waiter: Waiter, keep_running: Callable[[]
             if sleep_ns > 0:
                 waiter.wait(sleep_ns)
             agent.disarm()
-    finally:
-        agent.close()
+    except BaseException:
+        with suppress(Exception):  # it may stand amid anything: what has ended it is to be told
+            agent.close()
+        raise
+    agent.close()

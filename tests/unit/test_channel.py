@@ -12,11 +12,12 @@ import pytest
 from gantrymq.shm import wire
 from gantrymq.shm.arena import create_arena, plan_arena
 from gantrymq.shm.bell import EventBell
-from gantrymq.shm.errors import BrokerGone
+from gantrymq.shm.errors import BrokerGone, Corrupt
 from gantrymq.workers.agent import run
 from gantrymq.workers.channel import EpollWaiter, SessionEvents, SocketSessionTable
 from gantrymq.workers.host import Host, Seat
 from gantrymq.workers.session import Attached, Detached
+from tests.support.trials import mends
 
 PLAN = plan_arena(4096, 4096, 4096, 4096)
 RINGS = (4096, 4096, 4096, 4096)
@@ -206,3 +207,29 @@ def test_the_shortest_sleep_counts(pair: tuple[socket.socket, SocketSessionTable
     host = Host(seats, table, EpollWaiter([], [table]))
     assert host.arm(1) == 300
     host.waiter.close()
+
+
+class Unfinished(Counter):
+    """One that ends amid its making, as by a damaged file."""
+
+    closed = False
+
+    def do_work(self, now_ns: int) -> int:
+        del now_ns
+        raise Corrupt("gantry/imported.json is damaged")
+
+    def close(self) -> None:
+        self.closed = True
+        raise AttributeError("_timers")
+
+
+@mends("S271")
+def test_what_has_ended_an_agent_is_told_whatever_becomes_of_its_end(
+    pair: tuple[socket.socket, SocketSessionTable],
+) -> None:
+    _channel, table = pair
+    agent = Unfinished("scheduler", table.view(), 1, [])
+    waiter = EpollWaiter([], [table])
+    with pytest.raises(Corrupt, match="imported"):
+        run(agent, clock=Clock(), waiter=waiter, keep_running=lambda: True)
+    assert agent.closed
