@@ -10,7 +10,6 @@ from gantrymq.shm.configfile import BACKUP_SUFFIX
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.indexnote import DIRECTORY as INDEX
 from gantrymq.shm.lognames import DIRECTORY as LOG
-from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
 from gantrymq.shm.storage import PosixStorage
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ _FILES: Final = {
     "config": frozenset(_CONFIG).union(name + BACKUP_SUFFIX for name in _CONFIG),
     storefiles.FOLDER: storefiles.KNOWN.union(storefiles.UNDER_WAY) - storefiles.FOLDERS,
 }
-#: Folders of files that have numbers for names.
-_NUMBERED: Final = (LOG, INDEX, SIDECARS, storefiles.path_of("timers"))
+#: Folders of files that have numbers for names, but for timers': the scheduler moves such aside.
+_NUMBERED: Final = (LOG, INDEX, storefiles.path_of("segments"))
 
 
 def find_misplaced(storage: Storage) -> list[str]:

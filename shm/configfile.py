@@ -201,6 +201,14 @@ def read_config(storage: Storage, name: str) -> Any:  # noqa: ANN401 - JSON
     return None
 
 
+def is_ours(storage: Storage, name: str) -> bool:
+    """Whether the file that `read_config` reads has a checksum of ours: RocketMQ writes none."""
+    for path in (name, name + BACKUP_SUFFIX):
+        if _read_whole(storage, f"config/{path}") is not None:
+            return sum_holds(read_file(storage, f"config/{path}")) is not None
+    return False
+
+
 def _read_whole(storage: Storage, path: str) -> Any:  # noqa: ANN401 - JSON
     try:
         text = read_file(storage, path).decode()

@@ -124,7 +124,9 @@ class _Resend:
             for letter in letters:
                 try:
                     message = _message(letter)
-                    flying.append((letter, message.topic, producer.send_async(message)))
+                    # What is noted as sent outlives a power cut: so does what was sent.
+                    sent = producer.send_async(message, durability="durable")
+                    flying.append((letter, message.topic, sent))
                 except Rejected as error:
                     self._failed.add(letter, error)
         finally:

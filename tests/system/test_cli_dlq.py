@@ -16,6 +16,8 @@ from gantrymq.clients.message import Message
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.running import find_board
+from gantrymq.shm import layout
 from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
 from gantrymq.workers.groups.deadletternote import FILE
@@ -287,3 +289,20 @@ def test_mistakes_with_dead_letters_are_named(home: Path, topic: str) -> None:
         ran = command(*line, "--home", home)
         assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, ""), ran
         assert text in ran.stderr
+
+
+@mends("S273")
+def test_what_is_noted_as_sent_again_is_durable(unique_name: str) -> None:
+    """Whatever level its topic has: nobody else asks for a sync here."""
+    with Broker.temporary(flush_interval_commit_log=60_000) as broker:
+        with Producer(broker.home) as producer:
+            producer.send(unique_name, b"x", properties={"number": "0"})
+        with PushConsumer(
+            "g", [unique_name], fail, home=broker.home, consume_from=FIRST, max_attempts=1
+        ):
+            poll_until(lambda: "g" in listed(broker.home), "it died", PATIENCE_S)
+        (sent,) = rows("dlq", "resend", "g", "--home", broker.home)
+        assert sent["resent"] == 1
+        board = find_board(broker.home)
+        assert board is not None
+        assert board.word(layout.BOARD_DURABLE) == board.word(layout.BOARD_APPENDED)

@@ -26,7 +26,6 @@ FILES = [
     "gantry/store.json.new",
     f"commitlog/{0:020d}",
     f"gantry/segments/{0:020d}",
-    "gantry/timers/29000000",
     "index/20260101000000000",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import random
 from collections.abc import Callable
 
@@ -270,6 +271,29 @@ def test_offsets_that_another_broker_wrote_since_win_over_the_ledger() -> None:
     write_offsets_by_hand(rig, '{"offsetTable":{"orders@g":{0:17}}}')
     rig.restart_broker()
     assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 17
+
+
+@mends("S272")
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_reset_by_another_broker_to_what_we_had_exported_before_counts(which: int) -> None:
+    """It writes no checksum of ours, whatever it says; what we wrote last changes nothing."""
+    rig = Rig(orders=1)
+    rig.fill(0, 20)
+    hand = rig.attach()
+    hand.join()
+    exports = []
+    for offset in (5, 9):
+        hand.commit(q0=offset)
+        rig.clock.advance(EXPORT_NS)
+        rig.settle()
+        exports.append(read_config(SimStorage(rig.disk), "consumerOffset.json"))
+    rig.sessions.stop = True
+    rig.settle()
+    rig.restart_broker()
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 9
+    write_offsets_by_hand(rig, json.dumps(exports[which]))
+    rig.restart_broker()
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == (5, 9)[which]
 
 
 def test_our_own_older_file_does_not_turn_the_ledger_back() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm import layout
-from gantrymq.shm.configfile import by_number, map_in, read_config, write_config
+from gantrymq.shm.configfile import by_number, is_ours, map_in, read_config, write_config
 from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
 from gantrymq.shm.storage import Storage, is_disk_full
 from gantrymq.shm.valueranges import is_offset, is_small
@@ -77,10 +77,12 @@ def import_offsets(ledger: Ledger) -> None:
     """Offsets of a RocketMQ that had this store: where the ledger has none, or that came later.
 
     A file that we did not write ourselves was written by another broker since (SF-105: its version
-    does not tell).
+    does not tell). It may say what we wrote long ago, for it has set a group back: ours are those
+    with our checksum, and the last one, that of a hand-over has none.
     """
     offsets = read_offsets(ledger.storage)
-    if checksum_of(offsets) in ledger.exports:
+    exports, checksum = ledger.exports, checksum_of(offsets)
+    if checksum in exports and (checksum == exports[-1] or is_ours(ledger.storage, FILE)):
         return  # the ledger had all of it before, and may have forgotten some since
     newer = bool(ledger.exports)
     for (topic, group), queues in offsets.items():
