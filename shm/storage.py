@@ -16,7 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from gantrymq.shm import ownfiles
-from gantrymq.shm.fromhandlers import require_ours
+from gantrymq.shm.fromhandlers import Suppressed, require_ours
 from gantrymq.shm.held import Descriptor
 
 if TYPE_CHECKING:
@@ -662,6 +662,11 @@ def replace_file(storage: Storage, name: str, data: bytes) -> None:
     try:
         file.write_at(data, 0)
         file.sync()
+    except OSError as error:
+        require_ours(error)
+        with Suppressed(OSError):  # nobody may try again before the store is checked
+            storage.unlink(temporary)
+        raise
     finally:
         file.close()
     storage.rename(temporary, name)

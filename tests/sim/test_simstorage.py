@@ -12,6 +12,7 @@ from gantrymq.shm.storage import File, Storage, read_file, replace_file
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment, fail_at, kill_at
 from tests.support.simdisk import PAGE_BYTES, SECTOR_BYTES, Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 ROUNDS = 60
 
@@ -286,3 +287,16 @@ def test_the_same_seed_leaves_the_same_disk() -> None:
     assert np.array_equal(
         storage.open("d/0").view(), SimStorage(storage.disk.clone()).open("d/0").view()
     )
+
+
+@mends("S275")
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_what_could_not_be_replaced_leaves_nothing_beside_it(kind: str) -> None:
+    """A full disk: a clean stop afterwards leaves a store with no file that nobody knows."""
+    storage = machine()
+    replace_file(storage, "gantry/note", b"old")
+    storage.faults.faults = (Fault(1, error=errno.ENOSPC, kinds=(kind,)),)
+    with pytest.raises(OSError, match=r"ENOSPC|No space"):
+        replace_file(storage, "gantry/note", b"new")
+    assert storage.list("gantry") == ["note"]
+    assert read_file(storage, "gantry/note") == b"old"
