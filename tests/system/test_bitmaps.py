@@ -116,6 +116,7 @@ def test_records_that_a_filter_is_not_true_of_are_not_read(
     assert sorted(seen.bodies) == passing
 
 
+@mends("S276")
 def test_a_kill_of_the_broker_takes_no_message_from_a_filter(tmp_path: Path) -> None:
     """Extensions go on behind those of the last units, and the store verifies."""
     with ServingBroker(tmp_path, **BITMAPS) as broker:
