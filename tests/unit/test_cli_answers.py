@@ -89,7 +89,7 @@ class Resends:
         dead = SimpleNamespace(note=self.note, storage=None)
         self.run = dlq_act._Resend(cast("DeadLetters", dead), "g")
         receipts = iter([Receipt(self.waits, end) for end in ends])
-        self._producer = SimpleNamespace(send_async=lambda _message: next(receipts))
+        self._producer = SimpleNamespace(send_async=lambda _message, **_level: next(receipts))
         self._letters = [SimpleNamespace(place=(0, offset)) for offset in range(len(ends))]
         monkeypatch.setattr(dlq_act, "_message", lambda _letter: SimpleNamespace(topic="t"))
         monkeypatch.setattr(dlq_act, "write_note", lambda *_: None)
