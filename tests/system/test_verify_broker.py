@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from gantrymq.brokerd.verify import verify
 from gantrymq.clients.running import board_name
 from gantrymq.shm import layout
 from gantrymq.shm.board import attach_board
-from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.codes import ExitCode, Role
 from gantrymq.shm.errors import StoreBusy
 from tests.support.brokers import command
 from tests.support.small_stores import RECORDS, SEGMENT_BYTES, flip, send, small_broker
@@ -51,8 +53,11 @@ def test_a_running_store_is_judged_from_where_its_board_says_that_it_begins() ->
         board = attach_board(name, write=True)
         flip(store / FIRST, 50)
         assert not verify(store).ok
+        groups = board.process(Role.GROUPS)["pid"]
+        os.kill(groups, signal.SIGSTOP)  # retention writes that word
         board.set_word(layout.BOARD_LOW, low)
         report = verify(store)
+        os.kill(groups, signal.SIGCONT)
         assert report.ok, str(report)
         assert (report.log_start, (store / FIRST).exists()) == (low, True)
 
