@@ -37,7 +37,7 @@ from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX, parse_delay_levels
 from gantrymq.shm.queuenames import has_members, is_folder_name
 from gantrymq.shm.storage import Storage, is_disk_full, read_file, replace_file
-from gantrymq.shm.topicfiles import DELETED, LEVEL_ATTRIBUTE, topic_table
+from gantrymq.shm.topicfiles import DELETED, LEVEL_ATTRIBUTE, begin_in, topic_table
 from gantrymq.shm.valueranges import is_small
 
 TOPICS_FILE: Final = "topics.json"
@@ -623,7 +623,7 @@ class Metadata:
         self._on_board.set_word(at + layout.QUEUE_NEXT_OFFSET, next_offset)
         self._on_board.set_word(at + layout.QUEUE_WRITTEN, written)
         begins = self._topics[name].begins() if name in self._topics else []
-        begin = begins[queue_id] if queue_id < len(begins) else 0
+        begin = begin_in(begins, queue_id)
         self._on_board.set_word(at + layout.QUEUE_MIN_OFFSET, max(first, begin))
         # All that recovery leaves is on the disk, so both levels may see it.
         self._on_board.set_word(at + layout.QUEUE_MAX_OFFSET, written)

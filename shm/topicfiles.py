@@ -7,7 +7,7 @@ shows nothing of it, and, once it is made again, only what was sent to it since.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from gantrymq.shm.codes import Level
@@ -91,6 +91,11 @@ def begins_of(attributes: Mapping[str, str]) -> list[int]:
     """Where each queue of a topic begins, by its attributes; queues beyond begin at 0."""
     text = attributes.get(BEGINS_ATTRIBUTE, "")
     return [int(number) for number in text.split(",") if number]
+
+
+def begin_in(begins: Sequence[int], queue_id: int) -> int:
+    """Where one of these queues begins."""
+    return begins[queue_id] if queue_id < len(begins) else 0
 
 
 def deleted_names(data: bytes) -> frozenset[str]:

@@ -111,8 +111,7 @@ class BitmapCheck:
         begins = self._begins.get(queue.topic)
         if begins is None:
             return queue.next  # it is deleted
-        begin = begins[queue.queue_id] if queue.queue_id < len(begins) else 0
-        return max(queue.first, begin)
+        return max(queue.first, topicfiles.begin_in(begins, queue.queue_id))
 
     def _view(self, path: str) -> NDArray[np.uint8] | None:
         """A queue file's bytes; None if it has another length, as others tell, or has expired."""

@@ -189,7 +189,7 @@ def no_topic(topic: str) -> TopicNotFound:
 def _begun(span: Span, begins: Sequence[int]) -> Span:
     """Of a topic that was made again: without what was in the queue before."""
     number = span.queue.queue_id
-    begin = begins[number] if number < len(begins) else 0
+    begin = topicfiles.begin_in(begins, number)
     return replace(span, first=max(span.first, min(begin, span.end)))
 
 
