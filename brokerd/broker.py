@@ -19,16 +19,18 @@ from gantrymq.brokerd.config import Configuration, Settings
 from gantrymq.brokerd.epoch import Life
 from gantrymq.brokerd.ledgerend import require_whole
 from gantrymq.brokerd.log import Log
-from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.metadata import TOPICS_FILE, Metadata
 from gantrymq.brokerd.recovered import Recovered
 from gantrymq.brokerd.sessions import Sessions
 from gantrymq.brokerd.storelost import is_locked_by, require_alone
+from gantrymq.brokerd.subscriptions import GROUPS_FILE
 from gantrymq.clients.home import board_file, read_board_file, run_of, store_of
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board, unlink_board
 from gantrymq.shm.clock import SystemClock
 from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.configfile import what_is_wrong
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.storage import PosixStorage, is_disk_full
 from gantrymq.workers.agent import Bells
@@ -206,6 +208,7 @@ def _open_locked(
     if last is not None:
         log.info("recovered", clean=last.clean, low=found.low, appended=found.appended)
     _settle_others(storage, settings, found, log, progress)
+    _tell_of_config(storage, log)
     metadata = Metadata(storage, settings, clock)
     metadata.load()
     metadata.add_parking_topics()
@@ -230,6 +233,16 @@ def _warm(progress: Progress) -> None:
     jit.warm(progress)
 
 
+def _tell_of_config(storage: PosixStorage, log: Log) -> None:
+    """Before what is read in place of a damaged file is written there."""
+    from gantrymq.workers.groups.offsetfile import FILE as OFFSETS_FILE
+
+    for name in (TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE):
+        wrong = what_is_wrong(storage, name)
+        if wrong is not None:
+            log.warning("config_damaged", path=f"config/{name}", **wrong)
+
+
 def _settle_others(
     storage: PosixStorage, settings: Settings, found: Recovered, log: Log, progress: Progress
 ) -> None:
@@ -237,12 +250,16 @@ def _settle_others(
     from gantrymq.brokerd.foreign import is_visited
     from gantrymq.brokerd.handover.adoption import import_foreign
     from gantrymq.brokerd.missingsegments import find_missing
+    from gantrymq.workers.groups.deadletternote import forget_marks, locked
 
     missing = [] if is_visited(storage) else find_missing(storage, found.low)
     segment_bytes = settings.mapped_file_size_commit_log
     theirs = import_foreign(storage, segment_bytes, found.low, found.appended, progress)
     if theirs is not None:
         log.info("imported", records=theirs.foreign, end=theirs.end)
+        if theirs.visit is not None:
+            with locked(Path(storage.root)):
+                forget_marks(storage, theirs.visit, theirs.known)
         ownfiles.make_all_private(Path(storage.root))
     elif missing:
         log.error("segments_missing", first=missing[0], count=len(missing), low=found.low)

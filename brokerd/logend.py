@@ -28,13 +28,15 @@ _WINDOW_BYTES: Final = 1 << 20
 
 
 def judge_behind(
-    storage: Storage, segment_bytes: int, end: int, store_ms: int, ranges: Ranges
-) -> None:
+    storage: Storage, segment_bytes: int, end: int, store_ms: int, ranges: Ranges,
+    *, is_clean: bool,
+) -> None:  # fmt: skip
     """Refuse a record behind the log's end, for a log whose durable position nobody knows (LW-4).
 
     `store_ms`: when its last record was stored. Left-overs do not count, for RocketMQ does not
-    clear what it cuts off (SF-93): records stored earlier, and ours behind a torn one. Raises
-    Corrupt.
+    clear what it cuts off (SF-93): records stored earlier, and ours behind a torn one. `is_clean`:
+    it ends where we have stopped cleanly, so that one of ours behind it is of a later life, and
+    files of an earlier one were put in their place. Raises Corrupt.
     """
     # A torn record of ours at the very end may have a true body.
     first = end + ranges.is_open
@@ -42,7 +44,7 @@ def judge_behind(
         row = _read(view, base, at, THEIRS)
         if row is None or row[scan.STORE_MS] < store_ms:
             continue
-        if ranges.is_open or not _is_ours(view, base, row):
+        if ranges.is_open or is_clean or not _is_ours(view, base, row):
             raise damaged(end, segment_bytes, f"a record follows at {base + at}")
     if not ranges.is_open and not storage.exists(ABORT_NAME):
         _judge_clean_end(storage, segment_bytes, end, store_ms, ranges)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from gantrymq.shm.codes import Stop
 from gantrymq.shm.kernels import census, scan
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.storage import Storage, map_still
+
+if TYPE_CHECKING:
+    from gantrymq.shm.ranges import Ranges
 
 ROWS_PER_CALL = 4096  # and what else is done with them finds their bytes in the cache still
 #: Checks of what GantryMQ wrote (shm.ranges): every record has a true trailer.
@@ -73,24 +77,64 @@ def walk(
             return
 
 
-def queue_offsets(piece: Piece) -> dict[tuple[str, int], tuple[int, int]]:
-    """First and highest queue offset per (topic, queue id) among a piece's records (SF-42)."""
-    return {key: offsets for key, offsets in queues_of(piece).items() if offsets[0] >= 0}
+class QueueRows(NamedTuple):
+    """Of a queue in a piece: queue offsets of its first record and its highest one.
+
+    If the queue begins anew amid the piece, those of its records from there on: see `begins`.
+    """
+
+    first: int
+    highest: int
+    position: int  # in the log, of the first one
+    begins_amid: bool
+
+    def begins(self, following: int) -> bool:
+        """Whether the queue begins anew at `position`, `following` being its next offset before.
+
+        Offset 0 comes once more where another broker has deleted its topic and made it again
+        (CQ-109): what lies below in the log is of the topic before, whose name it has.
+        """
+        return self.begins_amid or (self.first == 0 and following > 0)
 
 
-def queues_of(piece: Piece) -> dict[tuple[str, int], tuple[int, int]]:
-    """The same of all queues of its records: (-1, -1) where none has a place in its queue."""
+def queue_offsets(piece: Piece) -> dict[tuple[str, int], QueueRows]:
+    """What a piece has of each (topic, queue id) of which a record has a place in it (SF-42)."""
+    return {key: offsets for key, offsets in queues_of(piece).items() if offsets.first >= 0}
+
+
+def queues_of(piece: Piece) -> dict[tuple[str, int], QueueRows]:
+    """The same of all queues of its records: -1 where none has a place in its queue."""
     rows = piece.rows
     table = np.empty(len(rows) * census.QUEUE_WORDS, np.int64)
     index = census_index(len(rows))
     count = census.find_queues(piece.view, rows.reshape(-1), table, index)
     found = {}
     queues = table[: count * census.QUEUE_WORDS].reshape(count, census.QUEUE_WORDS)
-    for number, first, highest in queues.tolist():
+    for number, first, highest, began, back in queues.tolist():
         row = rows[number]
+        position = piece.base + int(rows[began, scan.AT]) if began >= 0 else -1
         at = int(row[scan.TOPIC_AT])
         name = piece.view[at : at + int(row[scan.TOPIC_SIZE])].tobytes()
-        found[name.decode(errors="surrogateescape"), int(row[scan.QUEUE_ID])] = (first, highest)
+        found[name.decode(errors="surrogateescape"), int(row[scan.QUEUE_ID])] = QueueRows(
+            first, highest, position, back > 0
+        )
+    return found
+
+
+def starts_in(
+    storage: Storage, segment_bytes: int, ranges: Ranges, low: int, end: int
+) -> dict[tuple[str, int], int]:
+    """Log positions of what another broker wrote to offset 0 of a queue, the last of each.
+
+    Records of the queue below that are of a topic that is gone: see `QueueRows.begins`.
+    """
+    found = {}
+    for stretch in ranges.stretches(low, end):
+        pieces = walk(storage, segment_bytes, stretch.start, stretch.end, 0)
+        for piece in () if stretch.ours else pieces:
+            for key, seen in queue_offsets(piece).items():
+                if seen.first == 0:
+                    found[key] = seen.position
     return found
 
 

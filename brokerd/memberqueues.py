@@ -18,6 +18,7 @@ from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.innerbatch import is_inner_batch
 from gantrymq.shm.kernels import inner, scan
+from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.queuenames import MEMBERS
 from gantrymq.shm.record_columns import number_names
 
@@ -128,6 +129,11 @@ class MemberQueues:
         per_file = self._bytes // layout.CQ_UNIT_BYTES
         first = int(offsets[0])
         following, low = self.queues.get(key, (first // per_file * per_file, first))
+        anew = np.flatnonzero(offsets == 0)
+        if len(anew) and (anew[-1] or following):  # its topic was made again: see QueueRows.begins
+            offsets, units = offsets[anew[-1] :], units[anew[-1] :]
+            following = low = 0
+            self._remove(key)
         highest = np.maximum.accumulate(np.concatenate([[following - 1], offsets[:-1]]))
         new = offsets > highest
         if not new.any():
@@ -144,8 +150,17 @@ class MemberQueues:
         whole = np.zeros(end - following, layout.CQ_UNIT.dtype)
         whole["size"] = layout.CQ_FILLER_SIZE  # SF-65: no record has that offset
         whole[offsets - following] = units
-        folder, at = f"{MEMBERS}/{key[0]}/{key[1]}", following * layout.CQ_UNIT_BYTES
+        folder, at = self._folder(key), following * layout.CQ_UNIT_BYTES
         data = memoryview(whole.tobytes())
         # Nothing is synced here: the reader syncs all that it has not noted as synced.
         write_units(self._storage, folder, self._bytes, at, data)
         self.queues[key] = (end, low)
+
+    def _folder(self, key: QueueKey) -> str:
+        return f"{MEMBERS}/{key[0]}/{key[1]}"
+
+    def _remove(self, key: QueueKey) -> None:
+        """Take a queue's files away."""
+        folder = self._folder(key)
+        for name in positions_in(self._storage, folder):
+            self._storage.unlink(f"{folder}/{name}")

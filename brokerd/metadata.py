@@ -74,6 +74,10 @@ class RecoveredLog(Protocol):
     def queues(self) -> dict[tuple[str, int], tuple[int, int, int]]: ...
     @property
     def topics(self) -> Collection[str]: ...
+    @property
+    def starts(self) -> Mapping[tuple[str, int], int]: ...
+    @property
+    def theirs(self) -> Mapping[tuple[str, int], int]: ...
 
 
 T = TypeVar("T")
@@ -171,7 +175,9 @@ class Metadata:
         for name, queues in sorted(self._deleted.items()):
             self._add_slot(TopicConfig(name, queues, 0, 0), queues)
         for (name, queue_id), numbers in found.queues.items():
-            self._restore_queue(name, queue_id, numbers)
+            at = self._restore_queue(name, queue_id, numbers)
+            board.set_word(at + layout.QUEUE_STARTS, found.starts.get((name, queue_id), 0))
+            board.set_word(at + layout.QUEUE_THEIRS, 1 + found.theirs.get((name, queue_id), -1))
         for word, value in (
             (layout.BOARD_RECOVERED_END, found.appended),
             (layout.BOARD_APPENDED, found.appended),
@@ -615,7 +621,7 @@ class Metadata:
                 if not is_disk_full(error):  # the next start finds them again
                     raise
 
-    def _restore_queue(self, name: str, queue_id: int, numbers: tuple[int, int, int]) -> None:
+    def _restore_queue(self, name: str, queue_id: int, numbers: tuple[int, int, int]) -> int:
         slot = self._slot(name)
         at = self._on_board.queue_at(slot.queue_base + queue_id)
         next_offset, written, first = numbers
@@ -627,6 +633,7 @@ class Metadata:
         self._on_board.set_word(at + layout.QUEUE_MIN_OFFSET, max(first, begin))
         # All that recovery leaves is on the disk, so both levels may see it.
         self._on_board.set_word(at + layout.QUEUE_MAX_OFFSET, written)
+        return at
 
     def begin_queues(self, firsts: Iterable[Sequence[int]]) -> None:
         """Show nothing below these offsets, pairs of a board queue and an offset; only upwards."""

@@ -9,7 +9,7 @@ from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.queuenames import queue_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gantrymq.shm.board import Board
     from gantrymq.shm.storage import Storage
@@ -59,6 +59,43 @@ def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict
     file.read_into(unit, at % cq_bytes)
     file.close()
     return layout.CQ_UNIT.unpack(unit)
+
+
+def is_sound(row: Mapping[str, Any]) -> bool:
+    """Whether a unit can be that of a record (SF-68); a filler's is of none (SF-65)."""
+    return 0 < row["size"] != layout.CQ_FILLER_SIZE and bool(row["physical_offset"] >= 0)
+
+
+def sound_position(
+    storage: Storage, cq_bytes: int, key: QueueKey, units: range, *, last: bool = False
+) -> int | None:
+    """The log position in the first (or last) sound one of these units; None if none is.
+
+    Raises OSError.
+    """
+    folder, per_file = queue_directory(storage, *key), cq_bytes // layout.CQ_UNIT_BYTES
+    bases = range(units.start // per_file * per_file, units.stop, per_file)
+    for base in reversed(bases) if last else bases:
+        first, end = max(units.start, base), min(units.stop, base + per_file)
+        data = bytearray((end - first) * layout.CQ_UNIT_BYTES)
+        if storage.exists(name := f"{folder}/{base * layout.CQ_UNIT_BYTES:020d}"):
+            file = storage.open(name)
+            file.read_into(data, (first - base) * layout.CQ_UNIT_BYTES)
+            file.close()
+        found = _sound_positions(data)
+        if found:
+            return found[-1 if last else 0]
+    return None
+
+
+def _sound_positions(data: bytearray) -> list[int]:
+    """Log positions of the first and last sound unit; none without one."""
+    import numpy as np
+
+    rows = np.frombuffer(data, layout.CQ_UNIT.dtype)
+    sizes, positions = rows["size"], rows["physical_offset"]
+    sound = np.flatnonzero((sizes > 0) & (sizes != layout.CQ_FILLER_SIZE) & (positions >= 0))
+    return [int(positions[at]) for at in sound[[0, -1]]] if len(sound) else []
 
 
 def write_units(

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.brokerd.queuefiles import QueueKey, unit_of
+from gantrymq.brokerd.queuefiles import QueueKey, is_sound, sound_position, unit_of
 from gantrymq.shm import layout
 from gantrymq.workers.housekeeper.progress import read_table, save_table
 
@@ -27,18 +27,33 @@ FILE: Final = "gantry/first_units.json"
 def first_unit(storage: Storage, cq_bytes: int, key: QueueKey, units: range, low: int) -> int:
     """First queue offset among `units` whose record is at log position `low` or above.
 
-    Filler units (SF-65) count as removed; if all are, it is the offset behind the last. Positions
-    rise in a queue: a damaged unit behind one whose record is there has its record there as well.
+    If all are removed, it is the offset behind the last. Positions rise in a queue: a damaged unit
+    behind one whose record is there has its record there as well. Where none is known to be it
+    says what the next sound one does; if none follows, its record is there, so that whoever reads
+    it meets the damage. A filler unit (SF-65) says what the sound one before it does.
     """
+    return units.start + bisect_left(
+        units, True, key=lambda offset: _is_there(storage, cq_bytes, key, units, offset, low)
+    )
 
-    def said(offset: int) -> int:
-        row = unit_of(storage, cq_bytes, key, offset) if offset >= units.start else None
-        return row["physical_offset"] if row else 0
 
-    def position(offset: int) -> int:
-        return max(said(offset), said(offset - 1))
-
-    return units.start + bisect_left(units, low, key=position) if low else units.start
+def _is_there(
+    storage: Storage, cq_bytes: int, key: QueueKey, units: range, offset: int, low: int
+) -> bool:
+    """Whether the record of a unit is, as far as one can know."""
+    row = unit_of(storage, cq_bytes, key, offset)
+    if row is None:
+        return False
+    left = unit_of(storage, cq_bytes, key, offset - 1) if offset > units.start else None
+    if any(one and is_sound(one) and one["physical_offset"] >= low for one in (row, left)):
+        return True
+    if is_sound(row):
+        return False
+    if row["size"] == layout.CQ_FILLER_SIZE:
+        before = sound_position(storage, cq_bytes, key, range(units.start, offset), last=True)
+        return before is not None and before >= low
+    following = sound_position(storage, cq_bytes, key, range(offset + 1, units.stop))
+    return following is None or following >= low
 
 
 def queue_start(storage: Storage, board: Board, topic: TopicSlot, queue_id: int, low: int) -> int:

@@ -87,7 +87,10 @@ def recover(
     _find_end(storage, segment_bytes, found, ranges, span, progress)
     _judge_end(segment_bytes, found, sure)
     if not ranges.is_open or (checkpoint is None and old_board is None):
-        judge_behind(storage, segment_bytes, found.appended, found.store_ms, ranges)
+        is_clean = checkpoint is not None and checkpoint.clean and found.appended == durable
+        judge_behind(
+            storage, segment_bytes, found.appended, found.store_ms, ranges, is_clean=is_clean
+        )
     # The board tells of our own log only, not of one that another broker has gone on with.
     last_board = old_board if ranges.is_open else None
     if last_board is not None:

@@ -32,8 +32,9 @@ def learn_from_log(storage: Storage, board: Board, appended: int) -> Producers:
         for piece in walk(storage, board.segment_bytes, stretch.start, stretch.end, 0):
             if stretch.ours:  # another broker's copies bear our UNIQ_KEYs
                 producers.learn(piece.view, piece.rows, piece.base, settled)
-            for key, (_first, last) in queue_offsets(piece).items():
-                offsets[key] = max(last, offsets.get(key, -1))
+            for key, seen in queue_offsets(piece).items():
+                last = offsets.get(key, -1)
+                offsets[key] = max(seen.highest, -1 if seen.begins(last + 1) else last)
     _set_next_offsets(board, offsets)
     return producers
 

@@ -201,6 +201,22 @@ def read_config(storage: Storage, name: str) -> Any:  # noqa: ANN401 - JSON
     return None
 
 
+def what_is_wrong(storage: Storage, name: str) -> dict[str, str] | None:
+    """What is `found` in place of a file that we or a RocketMQ wrote, and what is `used`; or None.
+
+    A RocketMQ's has no checksum. A kill amid `write_config` leaves a file like that, too.
+    """
+    path = f"config/{name}"
+    used = "nothing" if _read_whole(storage, path + BACKUP_SUFFIX) is None else path + BACKUP_SUFFIX
+    if not storage.exists(path):
+        return None if used == "nothing" else {"found": "no file", "used": used}
+    if _read_whole(storage, path) is None:
+        return {"found": "no JSON", "used": used}
+    if sum_holds(read_file(storage, path)) is False:
+        return {"found": "a file that was changed since it was written", "used": path}
+    return None
+
+
 def is_ours(storage: Storage, name: str) -> bool:
     """Whether the file that `read_config` reads has a checksum of ours: RocketMQ writes none."""
     for path in (name, name + BACKUP_SUFFIX):

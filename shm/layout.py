@@ -540,7 +540,19 @@ QUEUE: Final = Struct(
             "queue offset behind its last record as recovery left the log; 0: made since",
             "supervisor, once",
         ),
-        Field("pad0", 88, "zero"),
+        Field(
+            "starts",
+            "i8",
+            "log position of its first record; those below are of a topic that is gone",
+            "supervisor, once",
+        ),
+        Field(
+            "theirs",
+            "i8",
+            "1 + offset of its first record in the last part of another broker; 0: none",
+            "supervisor, once",
+        ),
+        Field("pad0", 72, "zero"),
         Field("next_offset", "i8", "queue offset of the next record", "writer"),
         Field("pad1", 120, "zero"),
     ),
@@ -552,6 +564,8 @@ QUEUE_MIN_OFFSET: Final = QUEUE.offset("min_offset")
 QUEUE_TOPIC: Final = QUEUE.offset("topic")
 QUEUE_ID: Final = QUEUE.offset("queue_id")
 QUEUE_RECOVERED_END: Final = QUEUE.offset("recovered_end")
+QUEUE_STARTS: Final = QUEUE.offset("starts")
+QUEUE_THEIRS: Final = QUEUE.offset("theirs")
 QUEUE_NEXT_OFFSET: Final = QUEUE.offset("next_offset")
 
 

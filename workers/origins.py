@@ -52,6 +52,7 @@ class Finder:
         Returns where to go on, and LIMIT or DONE, or why the record there can't be read.
         """
         base, view = segment
+        assert base <= at < base + len(view), "a segment that ends before would be read for ever"
         form = self._form
         form[FIND_AT], form[FIND_BASE] = at - base, base
         form[FIND_END_AT] = min(end - base, len(view))

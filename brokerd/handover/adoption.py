@@ -27,11 +27,12 @@ def import_foreign(
 
     Raises OSError.
     """
-    ranges = read_ranges(storage)
-    if ranges is None or _known_end(storage) >= _foreign_end(ranges, low, end):
+    ranges, known = read_ranges(storage), _known_end(storage)
+    if ranges is None or known >= _foreign_end(ranges, low, end):
         return None
     forget_covered(storage)  # it made bits by its own rules, or none
     pending = read_pending(storage, segment_bytes, ranges, end, progress)
+    pending.known = known
     write_imported(storage, imported_of(pending))
     return pending
 

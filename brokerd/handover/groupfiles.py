@@ -30,10 +30,12 @@ from gantrymq.workers.groups.offsetfile import (
     read_offsets,
     write_offsets,
 )
+from gantrymq.workers.groups.visits import go_back
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.config import Settings
     from gantrymq.shm.storage import Storage
+    from gantrymq.workers.groups.visits import Visit
 
 Queues = Mapping[tuple[str, int], tuple[int, int]]  # first and next offset of each
 _CONFIG: Final = "config"
@@ -45,9 +47,10 @@ _TABLES: Final = {
 }
 
 
-def read_group_offsets(storage: Storage, queues: Queues) -> Offsets:
+def read_group_offsets(storage: Storage, queues: Queues, visit: Visit | None) -> Offsets:
     """Offsets of all groups as a RocketMQ has to find them; changes nothing. Raises OSError."""
     ledger = _replayed(storage)
+    go_back(ledger, visit)
     import_offsets(ledger)
     return _completed(storage, offsets_of(ledger.groups), queues)
 
@@ -69,10 +72,10 @@ def _replayed(storage: Storage) -> Ledger:
     return ledger
 
 
-def write_group_offsets(storage: Storage, offsets: Offsets) -> None:
+def write_group_offsets(storage: Storage, offsets: Offsets, log_end: int) -> None:
     """`consumerOffset.json`, and the same in the ledger, which ends as after a clean stop.
 
-    Raises OSError.
+    `log_end`: of the log by which the offsets were worked out. Raises OSError.
     """
     checksum = checksum_of(offsets)
     last = read_checkpoint(storage)
@@ -81,6 +84,7 @@ def write_group_offsets(storage: Storage, offsets: Offsets) -> None:
     try:
         ledger.begin_epoch(last.epoch if last else 0)  # whoever held a queue is gone
         import_offsets(ledger)
+        ledger.limit_positions(log_end)
         known = offsets_of(ledger.groups)
         for (topic, group), queues in offsets.items():
             if group == TRANSACTIONS_GROUP:

@@ -218,7 +218,7 @@ def make(
     levels = {level: following for level, (_count, following) in done.levels.items()}
     write_level_offsets(storage, levels, 0)
     offsets = _group_offsets(storage, pending)
-    groupfiles.write_group_offsets(storage, offsets)
+    groupfiles.write_group_offsets(storage, offsets, pending.end)
     groupfiles.complete_tables(storage)
     groupfiles.settle_filters(storage, settings, target.now_ms)
     _remove_misleading(storage)
@@ -226,7 +226,7 @@ def make(
 
 def _group_offsets(storage: Storage, pending: Pending) -> Offsets:
     """Offsets of all groups; that of transactions is the log's, whoever saved another (HO-40)."""
-    offsets = groupfiles.read_group_offsets(storage, pending.queues)
+    offsets = groupfiles.read_group_offsets(storage, pending.queues, pending.visit)
     for key, offset in (
         (HALVES, pending.transactions.half_offset), (OPS, pending.transactions.op_offset)
     ):  # fmt: skip

@@ -29,6 +29,7 @@ from gantrymq.brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.properties import TIMER_TOPIC, java_hash
 from gantrymq.shm.record_columns import number_names
+from gantrymq.workers.groups.visits import Visit, last_foreign
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,6 +57,8 @@ class Pending:
     transactions: Transactions = field(default_factory=Transactions)
     queues: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
     checkpoints: dict[QueueKey, list[int]] = field(default_factory=dict)  # of POP: queue offsets
+    visit: Visit | None = None
+    known: int = 0  # log position up to which an earlier start had taken over what others wrote
 
     def waiting(self, topic: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """Queue ids of a parking topic and what is pending there."""
@@ -77,14 +80,15 @@ def read_pending(
         return Pending()
     limit = bases[-1] + segment_bytes if end is None else end
     stretches = list(ranges.stretches(bases[0], limit))
-    reading = _Pass(any(not stretch.ours for stretch in stretches))
+    last = last_foreign(ranges, limit)
+    reading = _Pass(last)
     found = reading.found
     found.low = found.end = bases[0]
     for stretch in stretches:
         for piece in walk(
             storage, segment_bytes, stretch.start, stretch.end, _checks(stretch, end)
         ):
-            reading.take(piece, stretch.ours)
+            reading.take(piece, stretch)
             if progress:
                 progress(found.end - found.low, limit - found.low, "reading the log")
         if found.end < stretch.end:
@@ -101,11 +105,15 @@ def _checks(stretch: Stretch, end: int | None) -> int:
 
 
 class _Pass:
-    """The pass itself. `linked`: parts of the log are another broker's, so properties link."""
+    """The pass itself. If parts of the log are another broker's, properties link."""
 
-    def __init__(self, linked: bool) -> None:
+    def __init__(self, last: Stretch | None) -> None:
+        """`last`: the last part that another broker wrote."""
         self.found = Pending()
-        self._linked = linked
+        self._last = last
+        self._firsts: dict[QueueKey, int] = {}
+        self._starts: dict[QueueKey, int] = {}
+        self._linked = last is not None
         self._links = Links()
         self._halves = Halves()
         self._origins: list[NDArray[np.int64]] = []
@@ -114,16 +122,16 @@ class _Pass:
         self._rolled: set[int] = set()
         self._over: list[int] = []  # positions of recalls: they are never delivered
 
-    def take(self, piece: Piece, ours: bool) -> None:
-        """Read the records of a piece, all of them written by one side."""
-        found, rows = self.found, piece.rows
+    def take(self, piece: Piece, stretch: Stretch) -> None:
+        """Read the records of a piece of a stretch."""
+        found, rows, ours = self.found, piece.rows, stretch.ours
         found.end = piece.next
         if not len(rows):
             return
         found.records += len(rows)
         found.foreign += 0 if ours else len(rows)
         found.store_ms = max(found.store_ms, int(rows[:, scan.STORE_MS].max()))
-        self._note_queues(piece)
+        self._note_queues(piece, is_last=self._last is not None and stretch.end == self._last.end)
         topics, names = number_names(piece.view, rows[:, scan.TOPIC_AT], rows[:, scan.TOPIC_SIZE])
         if ours:
             prepared = rows[:, scan.PREPARED]
@@ -139,6 +147,9 @@ class _Pass:
 
     def finish(self, storage: Storage, segment_bytes: int) -> None:
         """Decide what is settled."""
+        if self._last is not None:
+            end = min(self._last.end, self.found.end)
+            self.found.visit = Visit(self._last.start, end, self._firsts, self._starts)
         origins = np.unique(np.concatenate([*self._origins, np.array(self._over, np.int64)]))
         for key, pieces in self._parked.items():
             records = np.concatenate(pieces)
@@ -203,10 +214,15 @@ class _Pass:
         self._over.append(position)
         self.found.recalls += 1
 
-    def _note_queues(self, piece: Piece) -> None:
-        for key, (first, last) in queue_offsets(piece).items():
-            before = self.found.queues.get(key, (first, 0))
-            self.found.queues[key] = (before[0], max(before[1], last + 1))
+    def _note_queues(self, piece: Piece, *, is_last: bool) -> None:
+        for key, seen in queue_offsets(piece).items():
+            first, following = self.found.queues.get(key, (seen.first, 0))
+            if is_last:
+                self._firsts.setdefault(key, seen.first)
+            if seen.begins(following):
+                first = following = 0
+                self._starts[key] = seen.position
+            self.found.queues[key] = (first, max(following, seen.highest + 1))
 
     def _note_checkpoints(self, rows: NDArray[np.int64], topic: str) -> None:
         """POP: consumers hold messages that a checkpoint names until it is settled (CQ-80)."""

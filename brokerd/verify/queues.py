@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gantrymq.brokerd.logscan import starts_in
 from gantrymq.brokerd.verify.batches import BatchCheck
 from gantrymq.brokerd.verify.extensions import ExtensionCheck
 from gantrymq.brokerd.verify.holes import first_nonzero
 from gantrymq.shm import layout
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.kernels import units as unit_kernels
-from gantrymq.shm.lognames import is_position, segment_name
+from gantrymq.shm.lognames import bases_of, is_position, segment_name
 from gantrymq.shm.properties import SCHEDULE_TOPIC
 from gantrymq.shm.queuenames import DIRECTORY, MEMBERS
 from gantrymq.shm.storage import map_still
@@ -79,6 +80,7 @@ class QueueCheck:
         bound = scope.units_end
         self._form[unit_kernels.UNITS_END] = np.iinfo(np.int64).max if bound is None else bound
         self._extensions = ExtensionCheck(storage, report)
+        self._starts = _starts(storage, scope, log.segment_bytes)
         self._views: OrderedDict[str, NDArray[np.uint8] | None] = OrderedDict()
         #: By topic number << 32 | queue id.
         self.queues: dict[int, Queue] = {}
@@ -137,6 +139,11 @@ class QueueCheck:
         self, queue: Queue, offsets: NDArray[np.int64], units: NDArray[np.void]
     ) -> None:
         """One queue's records in the order of the log: dense offsets (SF-42), equal units."""
+        if start := self._starts.get((queue.topic, queue.queue_id)):
+            theirs = units["physical_offset"] >= start
+            offsets, units = offsets[theirs], units[theirs]
+            if not len(offsets):
+                return
         wanted = queue.next if queue.first >= 0 else self._first_offset(int(offsets[0]))
         before = np.concatenate([[wanted], offsets[:-1] + 1])
         jumps = np.flatnonzero(offsets != before)
@@ -344,3 +351,12 @@ def _told(unit: Any) -> str:  # noqa: ANN401 - a row of a structured array
     if not position and not size and not tags:
         return "zeroes"
     return f"position {position} size {size} tags {tags}"
+
+
+def _starts(storage: Storage, scope: Scope, segment_bytes: int) -> dict[tuple[str, int], int]:
+    """Log positions of what begins queues that another broker has made, or made again."""
+    bases = bases_of(storage)
+    if not bases:
+        return {}
+    end = bases[-1] + segment_bytes if scope.log_end is None else scope.log_end
+    return starts_in(storage, segment_bytes, scope.written, bases[0], end)

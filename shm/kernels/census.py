@@ -38,8 +38,10 @@ ID_WORDS = 2
 _HIGH_DIGITS, _ID_DIGITS, _DIGITS = 15, 20, 32
 
 # A queue: QUEUE_WORDS each. Offsets are those of records that have a place in it (SF-42).
-FIRST_ROW, FIRST, HIGHEST = range(3)
-QUEUE_WORDS = 3
+# A queue whose topic another broker has deleted and made again begins at offset 0 once more
+# (CQ-109): BEGAN is the row of FIRST, with which it last did, and BACK how often.
+FIRST_ROW, FIRST, HIGHEST, BEGAN, BACK = range(5)
+QUEUE_WORDS = 5
 
 _UNIQ_KEY_BYTES = 9
 """Of the name and its separator."""
@@ -161,6 +163,8 @@ def _find_queue(
     out[known * QUEUE_WORDS + FIRST_ROW] = number
     out[known * QUEUE_WORDS + FIRST] = -1
     out[known * QUEUE_WORDS + HIGHEST] = -1
+    out[known * QUEUE_WORDS + BEGAN] = -1
+    out[known * QUEUE_WORDS + BACK] = 0
     return known
 
 
@@ -175,8 +179,12 @@ def _find_queues(
         if kind != 0 and kind != SYS_COMMIT:
             continue
         place = known * QUEUE_WORDS
-        if out[place + FIRST] < 0:
+        if row[QUEUE_OFFSET] == 0 and out[place + FIRST] >= 0:
+            out[place + BACK] += 1
+            out[place + HIGHEST] = 0
+        if out[place + FIRST] < 0 or row[QUEUE_OFFSET] == 0:
             out[place + FIRST] = row[QUEUE_OFFSET]
+            out[place + BEGAN] = number
         out[place + HIGHEST] = max(out[place + HIGHEST], row[QUEUE_OFFSET])
     total: int = index[mask + 1]
     return total
@@ -186,7 +194,8 @@ def _find_queues(
 def find_queues(memory: Bytes, rows: Words, out: Words, index: Words) -> int:
     """Queues of the rows in order of their first ones, into `out`; returns how many.
 
-    FIRST and HIGHEST are -1 where none of its records has a place. `index` as for `find_sent`.
+    FIRST and HIGHEST are -1 where none of its records has a place, and else of those from BEGAN on.
+    `index` as for `find_sent`.
     """
     raw = machine.raw
     count = rows.size // ROW_WORDS

@@ -39,6 +39,7 @@ from gantrymq.shm.layout import (
     PROCESS_HEARTBEAT,
     PROCESS_WORK,
     QUEUE_BYTES,
+    QUEUE_STARTS,
     QUEUE_WRITTEN,
     SYS_COMMIT,
     SYS_TRANSACTION,
@@ -219,10 +220,12 @@ def _collect(
         if kind == 0 or kind == SYS_COMMIT:  # SF-61
             queue = base + row[QUEUE_ID]
             expected = _next_offset(board, form, queue, marks, touched)
-            if row[QUEUE_OFFSET] > expected:
+            starts = machine.load64(board, form[QUEUES_AT] + queue * QUEUE_BYTES + QUEUE_STARTS)
+            is_of_queue = form[BASE] + at >= starts
+            if row[QUEUE_OFFSET] > expected and is_of_queue:
                 form[CULPRIT] = at
                 return INVALID
-            if row[QUEUE_OFFSET] == expected:
+            if row[QUEUE_OFFSET] == expected and is_of_queue:
                 read_properties(memory, row)
                 tags = _tags_code(row, topic, form[SCHEDULE], delays, levels)
                 _note_unit(row, queue, tags, form, marks, touched, notes, expected)
@@ -286,7 +289,8 @@ def dispatch_log(
 ) -> int:  # fmt: skip
     """Make the units of what was appended behind form[DISPATCHED], in one segment's view.
 
-    Units that a queue has already (queue offset below its `written`) are passed over. `marks` is
+    Units that a queue has already (queue offset below its `written`) are passed over, as are the
+    records below its `starts`. `marks` is
     zero, a word per queue of the board, and is left zero. form[ROOM] and ROOM_MAX bound the call;
     `touched`, `notes` and `units` have room for as many as ROOM. Returns IDLE, NEW_TOPICS or
     NEW_SEGMENT before anything is done, and else DONE, LIMIT, FILLER, END, TRUNCATED, INVALID

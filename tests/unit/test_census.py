@@ -73,9 +73,13 @@ def test_queues_have_their_first_and_highest_offsets() -> None:
             offsets = expected.setdefault((str(one["topic"]), row[scan.QUEUE_ID]), [])
             kind = row[scan.SYS_FLAG] & layout.SYS_TRANSACTION
             if kind in (0, layout.SYS_COMMIT):
-                offsets.append(row[scan.QUEUE_OFFSET])
+                offset = row[scan.QUEUE_OFFSET]
+                if offset == 0:  # its topic was made again
+                    offsets.clear()
+                offsets.append(offset)
         piece = Piece(view, 0, rows, 0, Stop.LIMIT, 0)
         assert queues_of(piece).keys() == expected.keys()
-        assert queue_offsets(piece) == {
+        found = {key: (seen.first, seen.highest) for key, seen in queue_offsets(piece).items()}
+        assert found == {
             key: (offsets[0], max(offsets)) for key, offsets in expected.items() if offsets
         }

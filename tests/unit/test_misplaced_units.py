@@ -227,6 +227,37 @@ def test_no_queue_begins_behind_a_damaged_unit(stopped: Path, position: int | No
         place(folder, damaged, before)
 
 
+@mends("S279")
+@pytest.mark.parametrize("seed", range(60))
+def test_no_queue_begins_behind_damage_of_any_length(tmp_path: Path, seed: int) -> None:
+    """Runs of zeroes and of filler units: what is there is met, if only as damage."""
+    dice = random.Random(seed)
+    per_file, count = dice.choice((7, 100)), dice.randrange(1, 60)
+    kinds = [dice.choice(("sound", "zero", "filler")) for _ in range(count)]
+    for _ in range(dice.randrange(4)):
+        at = dice.randrange(count)
+        kinds[at : at + dice.randrange(12)] = [dice.choice(("zero", "filler"))] * 12
+    del kinds[count:]
+    low = 100 * dice.randrange(count + 1)
+    units = [
+        {"sound": layout.CQ_UNIT.pack(physical_offset=100 * at, size=50), "zero": bytes(UNIT)}.get(
+            kind, layout.CQ_UNIT.pack(size=layout.CQ_FILLER_SIZE)
+        )
+        for at, kind in enumerate(kinds)
+    ]
+    folder = tmp_path / "consumequeue/orders/0"
+    folder.mkdir(parents=True)
+    for base in range(0, count, per_file):
+        data = b"".join(units[base : base + per_file]).ljust(per_file * UNIT, b"\0")
+        (folder / f"{base * UNIT:020d}").write_bytes(data)
+    storage = PosixStorage(str(tmp_path))
+    found = first_unit(storage, per_file * UNIT, ("orders", 0), range(count), low)
+    there = [at for at, kind in enumerate(kinds) if kind == "sound" and 100 * at >= low]
+    gone = [at for at, kind in enumerate(kinds) if kind == "sound" and 100 * at < low]
+    assert found <= min(there, default=count), "nothing is passed over that is there"
+    assert found > max(gone, default=-1), "what is gone is not there"
+
+
 @mends("S140")
 @pytest.mark.parametrize("topic", [SCHEDULE_TOPIC, TIMER_TOPIC])
 def test_the_scheduler_names_what_it_cannot_deliver(tmp_path: Path, topic: str) -> None:

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from gantrymq.shm import layout
 from gantrymq.shm import transactionwire as wire
 from gantrymq.shm.codes import Role
 from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
@@ -50,6 +51,20 @@ def settle_refused(life: TxnLife, position: int, action: str, refused: tuple[int
 def listed(life: TxnLife) -> dict[int, str]:
     """What `gantrymq tx list` shows."""
     return {doubt.position: doubt.state for doubt in InDoubt(life.storage, life.board).read()}
+
+
+@mends("S282")
+def test_a_look_follows_a_log_that_goes_on_in_new_segments(life: TxnLife) -> None:
+    """It read the last segment that it knew for ever."""
+    halves = [life.half(TX, PGROUP="gone")]
+    life.run_for(2000)
+    look = InDoubt(life.storage, life.board)
+    while life.board.word(layout.BOARD_APPENDED) < 3 * life.board.segment_bytes:
+        tx = f"{len(halves):032x}"
+        halves.append(life.half(tx, PGROUP="gone", body=bytes(8000)))
+        life.run_for(100)
+    life.run_for(2000)
+    assert {doubt.position for doubt in look.read()} == {half.position for half in halves}
 
 
 @pytest.mark.parametrize("refused", [(0,), (1,), (0, 1)])

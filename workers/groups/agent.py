@@ -43,6 +43,7 @@ from gantrymq.workers.groups.roster import tell_joined, tell_left
 from gantrymq.workers.groups.sendbacks import SendBacks
 from gantrymq.workers.groups.settings import GroupsSettings
 from gantrymq.workers.groups.unknowncopies import first_lost_copy, note_unknown_copies
+from gantrymq.workers.groups.visits import go_back, visit_of
 from gantrymq.workers.inhand import InHand
 from gantrymq.workers.outlet import Outlet
 from gantrymq.workers.session import Attached, Session, SessionTable, pass_turn
@@ -625,6 +626,8 @@ def open_groups(
     """
     ledger = _load(storage, board)
     ledger.log_end = partial(board.word, layout.BOARD_APPENDED)
+    if board.epoch != ledger.epoch:
+        go_back(ledger, visit_of(storage, board))
     import_offsets(ledger)
     groups = Groups(ledger, clock, board, sessions, settings, bells)
     if board.epoch != ledger.epoch:

@@ -1,7 +1,8 @@
 """`gantry/dead_letters.json`: what an operator has done with dead letters.
 
 For each group and queue of `%DLQ%group`: ranges of queue offsets that were sent again, and that
-were purged. JSON with a checksum (shm.jsonsum). Written by the command line only, one at a time.
+were purged. JSON with a checksum (shm.jsonsum). Written by the command line, one at a time, and
+by a start that finds other letters at these offsets, of a topic that a RocketMQ has made again.
 It is truth: without it dead letters that were sent again or purged are shown as they were before.
 """
 
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.notefile import read_content, write_content
 from gantrymq.shm.ownfiles import open_file
+from gantrymq.shm.properties import DLQ_PREFIX
 from gantrymq.shm.valueranges import id_of, offset_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gantrymq.shm.storage import Storage
+    from gantrymq.workers.groups.visits import Visit
 
 FILE: Final = "gantry/dead_letters.json"
 VERSION: Final = 1
@@ -126,6 +129,33 @@ def write_note(storage: Storage, note: DeadLetterNote) -> None:
         },
     }
     write_content(storage, FILE, VERSION, content)
+
+
+def forget_marks(storage: Storage, visit: Visit, known: int) -> None:
+    """Forget what was done with letters whose offsets mean others since log position `known`.
+
+    A RocketMQ has made their topics again. A damaged file stays as it is. Raises OSError.
+    """
+    try:
+        note = read_note(storage)
+    except Corrupt:
+        return
+    changed = False
+    for group, queues in note.groups.items():
+        for queue_id, marks in queues.items():
+            end = visit.offset_since(known, (f"{DLQ_PREFIX}{group}", queue_id))
+            if end is not None:
+                changed |= cut(marks.resent, end) | cut(marks.purged, end)
+    if changed:
+        write_note(storage, note)
+
+
+def cut(ranges: Ranges, end: int) -> bool:
+    """Leave nothing at or behind an offset; whether there was something."""
+    kept = [(first, min(last, end)) for first, last in ranges if first < end]
+    was_behind = kept != ranges
+    ranges[:] = kept
+    return was_behind
 
 
 @contextmanager

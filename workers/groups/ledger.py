@@ -75,6 +75,8 @@ class Ledger:
         self._end = 0
         self.epoch = 0  # the last life of the broker that it knows
         self._compacted_bytes = 0
+        #: Where the log ended at the start of the last life of which this is said; 0: not known.
+        self.log_known = 0
         #: Copies of failed messages that lie below are known here: noted in what is durable.
         self.copies_from = 0
         #: Of what may not outlive a power cut yet: what says that a copy is in the log.
@@ -214,8 +216,12 @@ class Ledger:
 
     def limit_positions(self, end: int) -> None:
         """The log ends at `end`: what comes behind it is none of what was there before."""
-        if self._shorten(end):
-            self._append(Kind.SHORTENED, value=end)
+        self._shorten(end)
+        self._append(Kind.SHORTENED, value=end)
+
+    def knows_log_to(self, end: int) -> bool:
+        """Whether a life has begun on it when the log was so long; older files do not say it."""
+        return end <= (self.log_known or self.copies_from)
 
     def begin_epoch(self, epoch: int) -> None:
         """Note a life of the broker. In a new one no session of the last is alive."""
@@ -319,13 +325,13 @@ class Ledger:
             self._let_go_of(name)
             del self.groups[name]
 
-    def _shorten(self, end: int) -> bool:
-        """Whether a place in the log lay behind its end."""
-        known = [queue for group in self.groups.values() for queue in group.queues.values()]
-        shortened = [queue.shorten(end) for queue in known]
-        was_behind = self.copies_from > end
+    def _shorten(self, end: int) -> None:
+        """No place in the log lies behind its end."""
+        for group in self.groups.values():
+            for queue in group.queues.values():
+                queue.shorten(end)
         self.copies_from = min(self.copies_from, end)
-        return was_behind or any(shortened)
+        self.log_known = end
 
     def _apply_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -499,6 +505,8 @@ class Ledger:
             self._append_moved()
             self._successor = Successor(self.storage, self.groups)
             self._successor.entries.add(Kind.EPOCH, value=self.epoch, offset=self.last_lease)
+            if self.log_known:
+                self._successor.entries.add(Kind.SHORTENED, value=self.log_known)
             for checksum in self.exports:
                 self._successor.entries.add(Kind.EXPORTED, value=checksum)
 

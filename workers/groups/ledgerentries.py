@@ -45,7 +45,7 @@ class Kind(IntEnum):
     SYNCED = 17
     FORGOTTEN = 18  # topic: it was deleted, and nothing is known of it any more in this group
     DELETED = 19  # group: nothing is known of it any more
-    SHORTENED = 20  # value: where the log ends at the start of a life: no place lies behind it
+    SHORTENED = 20  # value: where the log ends as a life starts, shorter or not: no place behind it
 
 
 _KINDS: Final = frozenset(Kind)

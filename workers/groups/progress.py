@@ -147,13 +147,11 @@ class Progress:
         self.since = NEXT if self.lease is None else self.lease.number
         self.copies_from = max(self.copies_from, log_end)
 
-    def shorten(self, end: int) -> bool:
-        """The log ends at `end`: copies are looked for from there. Whether a place lay behind."""
+    def shorten(self, end: int) -> None:
+        """The log ends at `end`: copies are looked for from there."""
         behind = {n: place for n, place in self.sending.items() if place[1] > end}
         self.sending |= {offset: (attempt, end) for offset, (attempt, _place) in behind.items()}
-        was_behind = self.copies_from > end
         self.copies_from = min(self.copies_from, end)
-        return was_behind or bool(behind)
 
     def is_done(self, offset: int) -> bool:
         """Whether a message is done with."""

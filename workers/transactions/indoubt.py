@@ -113,14 +113,25 @@ class _Files(LogRecords):
         return self._bases[0] if self._bases else 0
 
     def segment(self, position: int) -> tuple[int, NDArray[np.uint8]]:
-        """By the names that were there. Raises FileNotFoundError."""
+        """By the names that were there, or are by now. Raises FileNotFoundError."""
+        found = self._listed(position)
+        if found is None:  # a broker has gone on with the log
+            self._bases = bases_of(self._storage)
+            found = self._listed(position)
+        if found is None:
+            raise FileNotFoundError(position)
+        return found
+
+    def _listed(self, position: int) -> tuple[int, NDArray[np.uint8]] | None:
+        """The segment, among those listed last, that has a position."""
         at = bisect_right(self._bases, position) - 1
         if at < 0:
-            raise FileNotFoundError(position)
+            return None
         base = self._bases[at]
         if base not in self._views:
             self._views[base] = self._show(self._storage, segment_name(base))
-        return base, self._views[base]
+        view = self._views[base]
+        return (base, view) if position < base + len(view) else None
 
     def places(self, topic: str, start: int) -> NDArray[np.void]:
         """Units of queue 0 of a topic from a queue offset on."""
@@ -151,7 +162,11 @@ class _Files(LogRecords):
             try:
                 segment = self.segment(at)
             except FileNotFoundError:
-                break
+                later = [base for base in bases_of(self._storage) if base > at]
+                if not later:
+                    break
+                at = later[0]  # retention was quicker
+                continue
             at, stop = finder.read(segment, at, end)
             if stop not in (Stop.DONE, Stop.LIMIT):
                 break  # the end of a log that nobody has recovered
