@@ -7,12 +7,14 @@ would move all behind it.) Nothing here imports numba or Spark.
 
 from __future__ import annotations
 
+import re
+from abc import ABC
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from types import GenericAlias
-from typing import Annotated, Any, Final, NotRequired, TypedDict
+from typing import Annotated, Any, ClassVar, Final, NotRequired, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -39,12 +41,14 @@ _SCALARS: Final[tuple[tuple[Scalar, Any], ...]] = (
     (pa.types.is_int64, _whole(64)),
     (pa.types.is_float32, Annotated[float, msgspec.Meta(gt=-_FLOAT_END, lt=_FLOAT_END)]),
     (pa.types.is_float64, float),
-    (pa.types.is_decimal, Decimal),
     (pa.types.is_string, str),
     (pa.types.is_binary, bytes),  # base64, as Spark's from_json has it
     (pa.types.is_timestamp, datetime),
     (pa.types.is_date, date),
 )
+
+#: JSON's numbers.
+_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 #: msgspec says this of a body that ends too early, and of one with half of an escape near its end.
 _TRUNCATED: Final = "Input data was truncated"
@@ -59,6 +63,12 @@ _HALVES: Final = (
 _HALF: Final = r"an escape from \ud800 to \udfff without the other half of its pair"
 
 
+class _Number(ABC):
+    """Stands for decimals where msgspec is to ask for them; one class for each of Arrow's types."""
+
+    limits: ClassVar[str]
+
+
 @dataclass(frozen=True)
 class TypedBodies:
     """Values of n bodies and why some have none: reasons are null where there is nothing wrong."""
@@ -71,12 +81,15 @@ class BodyDecoder:
     """Decodes bodies by an Arrow struct type. Raises SettingIllegal if JSON has no such type.
 
     Fields that a body lacks are null, others that it has are passed over; a field declared NOT NULL
-    must be there. Times are ISO 8601, without a zone UTC.
+    must be there. Times are RFC 3339's, without a zone UTC.
     """
 
     def __init__(self, kind: Any) -> None:  # noqa: ANN401 - pa.StructType
         self._kind = kind
-        self._decode = msgspec.json.Decoder(_python_type(kind, "body")).decode
+        python = _python_type(kind, "body")
+        # Numbers of fields that are decimals come as they are; those of floats have their type.
+        decoder = msgspec.json.Decoder(python, dec_hook=_as_decimal, float_hook=_decimal)
+        self._decode = decoder.decode
 
     def decode(self, bodies: Any) -> TypedBodies:  # noqa: ANN401 - pa.BinaryArray
         """One value per body; a null body is null without a reason."""
@@ -160,6 +173,36 @@ def _scalars_in(value: Any, kind: Any, path: str) -> Iterator[tuple[Any, Any, st
         yield value, kind, path
 
 
+def _number_of(kind: Any) -> type[_Number]:  # noqa: ANN401 - pa.Decimal128Type
+    class Number(_Number):
+        limits = str(_limits(kind))
+
+    Number.register(Decimal)
+    return Number
+
+
+def _as_decimal(kind: type[_Number], value: object) -> Decimal:
+    """The value of a field that is a decimal. Raises ValueError, to which msgspec adds its path.
+
+    A string counts if JSON writes a number so: `Decimal` takes digits of all scripts, lines between
+    them and blanks around them.
+    """
+    if type(value) is Decimal:
+        return value
+    if type(value) is int:  # not a bool
+        return Decimal(value)
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return _decimal(value)
+    raise ValueError(kind.limits)
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent that no type has room for
+        return Decimal("Infinity")
+
+
 def _python_type(kind: Any, path: str) -> Any:  # noqa: ANN401 - what msgspec decodes to
     if pa.types.is_struct(kind):
         fields = {field.name: _field_type(field, f"{path}.{field.name}") for field in kind}
@@ -168,6 +211,8 @@ def _python_type(kind: Any, path: str) -> Any:  # noqa: ANN401 - what msgspec de
         return GenericAlias(dict, (str, _optional(kind.item_field, path)))
     if pa.types.is_list(kind):
         return GenericAlias(list, (_optional(kind.value_field, path),))
+    if pa.types.is_decimal(kind):
+        return _number_of(kind)
     for recognizes, python in _SCALARS:
         if recognizes(kind):
             return python

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gantrymq.clients.queries.moments import milliseconds
+from gantrymq.clients.spark.ddl import check_fields
 from gantrymq.shm.errors import SettingIllegal
 from gantrymq.shm.filter import parse_sql
 from gantrymq.shm.properties import SCHEDULE_TOPIC
@@ -208,12 +209,14 @@ def _words(text: str) -> list[str]:
 
 
 def _body_type(given: Mapping[str, str]) -> str:
-    """Spark's type of `body`; whether the schema is one is for Spark to say."""
+    """Spark's type of `body`. Raises SettingIllegal for a schema of what JSON does not have."""
     kind = _choice(given, "bodyformat", ("raw", "utf8", "json"))
     fields = given.get("schema", "").strip()
     if (kind == "json") != bool(fields):
         text = "options bodyFormat=json and schema='id INT, total DOUBLE' go together"
         raise SettingIllegal(text, name="schema")
+    if fields:
+        check_fields(fields)
     return {"raw": "binary", "utf8": "string", "json": f"struct<{fields}>"}[kind]
 
 
@@ -249,7 +252,7 @@ def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> st
 
 def _queues(text: str) -> list[int]:
     words = _words(text)
-    if not all(word.isdecimal() for word in words):
+    if not all(map(_is_number, words)):
         raise SettingIllegal(f"option 'queue' = {text!r} is no list of queue ids", name="queue")
     return [int(word) for word in words]
 
@@ -268,17 +271,25 @@ def _limit(given: Mapping[str, str], name: str) -> int | None:
 
 def _number(given: Mapping[str, str], name: str, default: int) -> int:
     value = str(given.get(name, default))
-    if not value.isdecimal() or int(value) > OFFSET_MAX:
+    if not _is_number(value) or int(value) > OFFSET_MAX:
         raise SettingIllegal(f"option {_KNOWN[name]!r} = {value!r} is no number", name=name)
     return int(value)
 
 
+def _is_number(text: str) -> bool:
+    """Whether it is a number of ASCII digits, no more of them than OFFSET_MAX has."""
+    return text.isascii() and text.isdecimal() and len(text) <= len(str(OFFSET_MAX))
+
+
 def _time_ms(given: Mapping[str, str], name: str) -> int | None:
-    """Unix ms as digits, or ISO 8601; without a zone it is UTC."""
+    """Unix ms as digits, or ISO 8601; without a zone it is UTC.
+
+    The first one that is not before it: start <= t < end holds for the same whole milliseconds t.
+    """
     value = given.get(name)
     if value is None:
         return None
-    if value.removeprefix("-").isdecimal():
+    if _is_number(value.removeprefix("-")):
         return int(value)
     try:
         moment = datetime.fromisoformat(value)

@@ -11,9 +11,10 @@ import pytest
 from gantrymq.clients.spark.options import ReadOptions
 from gantrymq.clients.spark.planning import plan
 from gantrymq.clients.spark.scan import read
-from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.errors import Corrupt, SettingIllegal
 from gantrymq.shm.record import Record
 from tests.support.sealed import segment_of, write_segment, write_sidecars
+from tests.support.trials import mends
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +59,23 @@ def test_a_body_that_is_no_json_ends_the_read_by_position(store: tuple[Path, int
     (part,) = plan(read_options)
     with pytest.raises(Corrupt, match=f"not JSON of the schema .* position {position};"):
         list(read(part, read_options, schema))
+
+
+@mends("S290", "S295")
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [("x ARRAY<VARIANT>", "body.x is VARIANT"), ("x INT, x INT", "twice"), ("x", "a type for")],
+)
+def test_a_schema_is_refused_before_anything_is_read(
+    spark: SparkSession, store: tuple[Path, int], schema: str, said: str
+) -> None:
+    from gantrymq.spark import own_error
+
+    with pytest.raises(Exception, match="option 'schema'") as refused:
+        spark.read.format("gantrymq").options(**options_of(store[0], schema=schema)).load()
+    error = own_error(refused.value)
+    assert isinstance(error, SettingIllegal)
+    assert said in str(error)
 
 
 def test_a_stream_has_typed_bodies(

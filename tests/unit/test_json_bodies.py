@@ -136,6 +136,24 @@ def test_a_decimal_that_does_not_fit_is_told_its_digits(text: str) -> None:
     assert decode_field(pa.decimal128(6, 2), "-9999.9900")[1] is None
 
 
+@mends("S294")
+def test_a_string_is_a_decimal_as_json_writes_numbers() -> None:
+    kind = pa.decimal128(6, 2)
+    for text in ("1", "-1.50", "1e3", "1.25E+2", "0", "-0", "12e-1"):
+        value, error = decode_field(kind, text)
+        assert error is None
+        assert decode_field(kind, f'"{text}"') == (value, None), text
+    for text in (
+        "1_0", " 1", "1 ", r"1\n", "\uff11", "\u0661", "+1", "01", ".5", "5.", "1e", "", "-", "0x1",
+        "Infinity", "1,5", "1e99999999999999999999",
+    ):  # fmt: skip
+        value, error = decode_field(kind, f'"{text}"')
+        assert value is None, text
+        assert str(error).startswith("Expected `decimal(6, 2)`: a number with"), text
+    for text in ("true", "[1]", "{}", "1e99999999999999999999"):
+        assert str(decode_field(kind, text)[1]).endswith("2 behind it - at `$.a`"), text
+
+
 @mends("S266")
 @pytest.mark.parametrize("field", ["name", "other"])
 @pytest.mark.parametrize("text", [r"\ud800", r"\ud800\n", r"\ud800 and more", r"\uDBFF\ud800"])

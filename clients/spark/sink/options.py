@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ TIMEOUT_S: Final = 30.0
 _KNOWN: Final = {
     name.lower(): name for name in ("home", "store", "topic", "checkpointLocation", "timeout")
 }
+#: Python takes digits of all scripts, and lines between them.
+_NUMBER: Final = re.compile("[0-9.eE+-]+")
 #: Spark adds what its own stream writer was told.
 _SPARKS: Final = frozenset({"queryname"})
 
@@ -115,7 +118,7 @@ def _local(checkpoint: str) -> str:
 
 def _seconds(text: str) -> float:
     try:
-        seconds = float(text)
+        seconds = float(text) if _NUMBER.fullmatch(text) else 0.0
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 86_400:
