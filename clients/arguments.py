@@ -254,9 +254,24 @@ def queues(name: str, value: Any) -> list[MessageQueue]:  # noqa: ANN401
 
 
 def moment(name: str, value: Any) -> Any:  # noqa: ANN401
-    """Judge a time of storing: a datetime, or Unix ms; it is Unix ms then."""
+    """Judge a time of storing from which on something counts; it is Unix ms then."""
     if isinstance(value, datetime):
         return _milliseconds(name, value)
+    return _UNIX_MS(name, value)
+
+
+def last_moment(name: str, value: Any) -> Any:  # noqa: ANN401
+    """Judge the last time of storing that counts; it is Unix ms then."""
+    if isinstance(value, datetime):
+        return _milliseconds(name, value, up=False)
+    return _UNIX_MS(name, value)
+
+
+def instant(name: str, value: Any) -> Any:  # noqa: ANN401
+    """Judge a time of storing, which stays what it is: a datetime, or Unix ms."""
+    if isinstance(value, datetime):
+        _milliseconds(name, value)
+        return value
     return _UNIX_MS(name, value)
 
 
@@ -279,9 +294,9 @@ def timestamp(name: str, value: Any) -> Any:  # noqa: ANN401
     return value
 
 
-def _milliseconds(name: str, value: datetime) -> int:
+def _milliseconds(name: str, value: datetime, *, up: bool = True) -> int:
     try:
-        return milliseconds(value)
+        return milliseconds(value, up=up)
     except ArgumentIllegal as error:
         raise ArgumentIllegal(f"{name}: {error}", argument=name) from None
 
@@ -455,7 +470,7 @@ TABLE: Final[Mapping[str, Mapping[str, Judge]]] = {
         "limit": optional(whole(0, _OFFSET_MAX, "how many messages at most, 0 or more, or None")),
         "message_id": optional(_KEY),
         "begin": optional(moment),
-        "end": optional(moment),
+        "end": optional(last_moment),
         "before": optional(_POSITION),
         "scan_bytes": whole(0, _OFFSET_MAX, "how many bytes to look through, 0 or more"),
         "index": BOOLEAN,
@@ -466,7 +481,7 @@ TABLE: Final[Mapping[str, Mapping[str, Judge]]] = {
     "Client.max_offset": {"queue": queue},
     "Client.search_offset": {
         "queue": queue,
-        "moment": moment,
+        "moment": instant,
         "boundary": choice(("lower", "upper")),
     },
     "Found.page": {"count": whole(0, _OFFSET_MAX, "how many messages at most, 0 or more")},

@@ -14,28 +14,36 @@ _DIGITS_MAX: Final = 15
 T = TypeVar("T")
 
 
-def milliseconds(moment: datetime) -> int:
-    """Unix ms; without a zone it is this machine's time. Raises Rejected beyond what there is."""
+def milliseconds(moment: datetime, *, up: bool = True) -> int:
+    """The first Unix ms that is not before it; the last one that is not behind it without `up`.
+
+    So what is stored at whole milliseconds is stored at the moment or later exactly if it is at
+    `milliseconds(moment)` or later, and not later than the moment exactly if not later than without
+    `up`. Without a zone it is this machine's time. Raises Rejected beyond what there is.
+    """
     try:
-        return round(moment.timestamp() * 1e6) // 1000  # of whole microseconds, which it has
+        # Of whole seconds: a float has no room for the microseconds of all years.
+        seconds = moment.replace(microsecond=0).timestamp()
+        micros = round(seconds * 1e6) + moment.microsecond
     except (OverflowError, ValueError, OSError) as error:
         require_ours(error)
         raise ArgumentIllegal(f"{moment} is no time that this machine knows: {_FORM}") from None
+    return -(-micros // 1000) if up else micros // 1000
 
 
-def moment_or(text: str | None, otherwise: T) -> int | T:
+def moment_or(text: str | None, otherwise: T, *, up: bool = True) -> int | T:
     """Unix ms of a text, or something else where there is none. Raises Rejected."""
-    return otherwise if text is None else parse_moment(text)
+    return otherwise if text is None else parse_moment(text, up=up)
 
 
-def parse_moment(text: str) -> int:
-    """Unix ms of a text. Raises Rejected."""
+def parse_moment(text: str, *, up: bool = True) -> int:
+    """Unix ms of a text, as `milliseconds` has them. Raises Rejected."""
     if text.isdecimal() and text.isascii():
         if len(text) <= _DIGITS_MAX:
             return int(text)
     else:
         try:
-            return milliseconds(datetime.fromisoformat(text))
+            return milliseconds(datetime.fromisoformat(text), up=up)
         except ValueError as error:
             require_ours(error)
     raise Rejected(f"{text!r} is no time: {_FORM}")

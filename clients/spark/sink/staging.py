@@ -83,14 +83,21 @@ def as_messages(batch: Batch, topic: str | None) -> Batch:
         if column is None:
             column = pa.nulls(batch.num_rows, field.type)
         elif pa.types.is_timestamp(column.type):
-            # Microseconds are more than a broker's clock has.
-            column = pc.cast(column, pa.timestamp("ms", column.type.tz), safe=False)
+            column = _milliseconds(column)
         columns.append(column.cast(field.type))
     made = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     if topic is not None and "queue_id" not in given:
         return made
     order = [("topic", "ascending"), ("queue_id", "ascending")]
     return made.take(pc.sort_indices(made, sort_keys=order))  # a stable sort
+
+
+def _milliseconds(times: Any) -> Any:  # noqa: ANN401 - pa.TimestampArray
+    """Unix ms, which is all that a broker's clock has, none of them before its time."""
+    micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+    whole = pc.divide(micros, 1000)  # cut towards 0: of what is before 1970 that is up
+    is_less = pc.less(pc.multiply(whole, 1000), micros)
+    return pc.add(whole, is_less.cast(pa.int64()))
 
 
 def check(batch: Batch) -> None:
