@@ -407,8 +407,8 @@ class PullConsumer(OfOneProcess):
         """
         with self._alone:
             self._begin()
-            attachment = self._live()
             if self._selector is None:
+                attachment = self._live()
                 selector = Selector()
                 selector.follow(attachment.session)
                 self._selector = selector
