@@ -20,6 +20,8 @@ from gantrymq.shm.fromhandlers import Suppressed, require_ours
 ANSWER_S: Final = 30.0
 #: A call that waits looks so often whether one that a signal handler made has heard its answer.
 _AGAIN_S: Final = 0.05
+#: Shorter waits are no number with one digit behind the point.
+_TOLD_S: Final = 0.05
 
 F = TypeVar("F", bound=wire.Frame)
 
@@ -59,9 +61,11 @@ class ControlChannel(Closing):
             received = self._exchange(whole, serial, until)
         except TimeoutError as error:
             require_ours(error)
+            # It is what was left of a caller's wait: 0.0 s would say nothing of that.
+            within = f"{patience_s:.1f} s" if patience_s >= _TOLD_S else "time"
             raise Timeout(
-                f"the broker at {self.home} did not answer in {patience_s:.1f} s: it is busy, or"
-                " stopped. Try again later"
+                f"the broker at {self.home} did not answer in {within}: it is busy, or stopped."
+                " Try again later"
             ) from error
         except OSError as error:
             require_ours(error)

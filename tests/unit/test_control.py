@@ -15,7 +15,7 @@ from gantrymq.clients.control import ControlChannel
 from gantrymq.clients.home import SOCKET_NAME, run_of
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import check_header, map_arena, plan_arena
-from gantrymq.shm.errors import BrokerGone, Unavailable
+from gantrymq.shm.errors import BrokerGone, Timeout, Unavailable
 from tests.support.door import Door, descriptors, error_of, opened
 from tests.support.trials import mends
 from tests.support.watchdog import PATIENCE_S
@@ -77,6 +77,20 @@ def test_a_session_ends_with_its_connection_and_gives_back_all(door: Door) -> No
 
 
 @mends("S166")
+@mends("S296")
+@pytest.mark.parametrize(("wait_s", "told"), [(0.0, "time"), (0.01, "time"), (0.1, r"0\.1 s")])
+def test_a_wait_that_is_over_is_told_without_a_number(door: Door, wait_s: float, told: str) -> None:
+    """What is left of a caller's wait, behind others of it."""
+    with ControlChannel(door.home) as control:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control.channel.close()
+        control.channel = ours
+        ours.settimeout(0.01)
+        with pytest.raises(Timeout, match=f"did not answer in {told}: it is busy"):
+            control.ask(wire.ShowSettings(), wait_s)
+        theirs.close()
+
+
 @pytest.mark.parametrize("is_heard", [False, True], ids=["before it asks", "as it asks"])
 def test_a_refusal_without_a_hearing_is_told(door: Door, is_heard: bool) -> None:
     """The broker ends the connection of who comes when it has no descriptors left."""
