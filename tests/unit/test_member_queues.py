@@ -17,6 +17,7 @@ from gantrymq.shm.queuenames import MEMBERS
 from gantrymq.shm.record import Record
 from gantrymq.shm.storage import PosixStorage
 from tests.support.sealed import segment_of, write_segment
+from tests.support.trials import mends
 from tests.unit.test_inner_queries import batch, member
 
 SEGMENT_BYTES = 1 << 14
@@ -76,3 +77,22 @@ def test_a_queue_that_jumps_far_is_damage(store_dir: Path) -> None:
     """Fillers for it would fill the disk."""
     with pytest.raises(Corrupt, match="jumps from offset 0 to 1099511627776 at log position"):
         started(store_dir, [single(0), single(1 << 40)])
+
+
+@mends("S277")
+@pytest.mark.parametrize(("before", "since"), [(7, 3), (3, 7), (1, 1)])
+def test_a_topic_that_was_made_again_begins_with_its_own_messages(
+    store_dir: Path, before: int, since: int
+) -> None:
+    """RocketMQ's unit files are made anew for it, too, where they are gone."""
+    offsets = [*range(before), *range(since)]
+    found, placed = started(store_dir, [single(offset) for offset in offsets])
+    at = [record.physical_offset for record in placed[before:]]
+    assert places(store_dir) == at
+    assert found.queues["b", 0] == (since, since, 0)
+    assert found.starts == {("b", 0): at[0]}
+    (path,) = (store_dir / "batchconsumequeue" / "b" / "0").iterdir()
+    size, data = layout.BATCH_CQ_UNIT.size, path.read_bytes()
+    units = [layout.BATCH_CQ_UNIT.unpack(data, n * size) for n in range(len(data) // size)]
+    sound = [(u["base_offset"], u["physical_offset"]) for u in units if u["size"]]
+    assert sound == list(enumerate(at))
