@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.brokerd import checkpoint as gantry_checkpoint
 from gantrymq.brokerd import producers, reserve, storefiles
 from gantrymq.brokerd.ledgerend import version_of
+from gantrymq.brokerd.queuestarts import FILE as STARTS_FILE
 from gantrymq.brokerd.queuestarts import read_starts
 from gantrymq.brokerd.verify.config import ConfigCheck, read_object
 from gantrymq.brokerd.verify.ledger import LedgerCheck
@@ -81,6 +82,7 @@ class FileCheck:
             self._check_notes()
             self._check_imported()
             self._check_dead_letters()
+            self._check_starts()
             version = version_of(self._storage)
             ledger = LedgerCheck(self._storage, self._scope, self._report)
             ledger.run(exact=self._is_exact(), version=version)
@@ -112,6 +114,12 @@ class FileCheck:
             deadletternote.read_note(self._storage)
         except Corrupt as error:
             self._report.add(deadletternote.FILE, 0, "damaged", found=str(error))
+
+    def _check_starts(self) -> None:
+        """Where queues begin is told by the file that is there."""
+        there = read_object(self._storage, STARTS_FILE, self._report)
+        if there is not None and read_starts(self._storage) is None:
+            self._report.add(STARTS_FILE, 0, "damaged", found=shown(there))
 
     # ----------------------------------------------------------------------------- checkpoints
 
@@ -234,10 +242,17 @@ class FileCheck:
             self._report.add(
                 PROGRESS_FILE, 0, "wrong position", str(self._found.log_end), str(position)
             )
+        self._compare_units(units)
+
+    def _compare_units(self, units: dict[str, int]) -> None:
+        """What a clean stop has noted of each queue against the log."""
         # A queue whose records have all expired goes on where retention has noted.
-        noted = (read_starts(self._storage) or (0, {}))[1]
-        wanted = {f"{topic}@{queue_id}": first for (topic, queue_id), first in noted.items()}
+        noted = read_starts(self._storage)
+        firsts = noted[1] if noted else {}
+        wanted = {f"{topic}@{queue_id}": first for (topic, queue_id), first in firsts.items()}
         wanted |= {f"{queue.topic}@{queue.queue_id}": queue.next for queue in self._found.queues}
+        if noted is None and self._report.log_start:  # of other queues nothing is known
+            units = {name: count for name, count in units.items() if name in wanted}
         for name in sorted(wanted.keys() | units.keys()):
             left, right = wanted.get(name, 0), units.get(name, 0)
             if left != right:

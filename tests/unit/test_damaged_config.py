@@ -1,4 +1,4 @@
-"""A file of config/ that is damaged: a start goes on with an older one, and tells of it."""
+"""Small files that are damaged: a start that goes on without them tells of it, or `verify`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.brokerd.queuestarts import FILE as STARTS_FILE
+from gantrymq.brokerd.queuestarts import save_starts
+from gantrymq.brokerd.verify import verify
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.configfile import what_is_wrong
 from gantrymq.shm.storage import PosixStorage
@@ -54,3 +57,21 @@ def test_a_start_tells_what_it_goes_on_with(
     assert done.returncode == ExitCode.OK, done.stderr
     assert (f'"config_damaged", "path": "config/{NAME}"' in done.stderr) == bool(found)
     assert what_is_wrong(PosixStorage(str(store)), NAME) in (None, wanted if left else None)
+
+
+@mends("S283")
+def test_verify_names_a_damaged_note_of_where_queues_begin(
+    plain_store: Path, tmp_path: Path
+) -> None:
+    """Not the files that are right by it."""
+    store = Path(shutil.copytree(plain_store, tmp_path / "store"))
+    save_starts(PosixStorage(str(store)), 0, {})
+    assert verify(store).ok
+    file = store / STARTS_FILE
+    data = file.read_bytes()
+    for at in range(len(data)):
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert [found.path for found in verify(store).findings] == [STARTS_FILE], at
+    for left in (b"", data[: len(data) // 2], b"[]"):
+        file.write_bytes(left)
+        assert [found.path for found in verify(store).findings] == [STARTS_FILE], left
