@@ -25,7 +25,11 @@ def told(ledger: Ledger) -> tuple[object, ...]:
     """
     groups = [(name, _group_told(group)) for name, group in ledger.groups.items()]
     held = {session: set(ledger._held[session]) for session in ledger.holders()}
-    return groups, held, ledger.epoch, ledger.last_lease, list(ledger.exports), ledger.copies_from
+    return groups, held, ledger.epoch, ledger.last_lease, list(ledger.exports), _places(ledger)
+
+
+def _places(ledger: Ledger) -> tuple[int, int]:
+    return ledger.copies_from, ledger.log_known
 
 
 def _group_told(group: GroupProgress) -> GroupProgress:

@@ -34,7 +34,10 @@ class Visit:
     starts: Mapping[QueueKey, int]
 
     def offset_since(self, known: int, key: QueueKey) -> int | None:
-        """Queue offset of the first record that came behind log position `known`, if it is told."""
+        """Queue offset of the first record that came behind log position `known`, if it is told.
+
+        0 for a queue that began anew.
+        """
         since = max(known, self.start)
         if self.starts.get(key, -1) >= since:
             return 0
@@ -76,5 +79,9 @@ def go_back(ledger: Ledger, visit: Visit | None) -> None:
     for name, group in ledger.groups.items():
         for key, queue in group.queues.items():
             offset = visit.offset_since(ledger.log_known, key)
-            if offset is not None and offset < max(queue.committed, queue.started):
-                ledger.reset(name, key, offset, visit.end)
+            if offset is None or offset >= max(queue.committed, queue.started):
+                continue
+            if offset:  # what is not done with below stays so
+                ledger.clamp(name, key, 0, offset)
+            else:
+                ledger.reset(name, key, 0, visit.end)
