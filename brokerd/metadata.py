@@ -76,8 +76,6 @@ class RecoveredLog(Protocol):
     def topics(self) -> Collection[str]: ...
     @property
     def starts(self) -> Mapping[tuple[str, int], int]: ...
-    @property
-    def theirs(self) -> Mapping[tuple[str, int], int]: ...
 
 
 T = TypeVar("T")
@@ -177,7 +175,6 @@ class Metadata:
         for (name, queue_id), numbers in found.queues.items():
             at = self._restore_queue(name, queue_id, numbers)
             board.set_word(at + layout.QUEUE_STARTS, found.starts.get((name, queue_id), 0))
-            board.set_word(at + layout.QUEUE_THEIRS, 1 + found.theirs.get((name, queue_id), -1))
         for word, value in (
             (layout.BOARD_RECOVERED_END, found.appended),
             (layout.BOARD_APPENDED, found.appended),

@@ -19,9 +19,7 @@ from gantrymq.shm.kernels import scan
 from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.queuenames import DIRECTORY as QUEUES
 from gantrymq.shm.queuenames import MEMBERS, folder_of, queue_directory
-from gantrymq.shm.ranges import ranges_of
 from gantrymq.shm.storage import Storage, clear_behind, folders_in
-from gantrymq.workers.groups.visits import last_foreign
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, read_progress
 
 if TYPE_CHECKING:
@@ -167,30 +165,19 @@ def _find_next_offsets(
 
 
 def _walk_on(storage: Storage, segment_bytes: int, found: Recovered, members: MemberQueues) -> None:
-    ranges = ranges_of(storage)
-    last = last_foreign(ranges, found.appended)
-    for stretch in ranges.stretches(found.dispatched, found.appended):
-        is_last = last is not None and stretch.end == last.end
-        for piece in walk(storage, segment_bytes, stretch.start, stretch.end, 0):
-            _take(piece, found, members, is_last=is_last)
-
-
-def _take(piece: Piece, found: Recovered, members: MemberQueues, *, is_last: bool) -> None:
-    """Go on with a piece; `is_last`: of the last part that another broker wrote."""
-    offsets = queue_offsets(piece)
-    topics = {topic for topic, _queue in offsets}
-    found.topics.update(topics)
-    members.take(piece, topics)
-    if (piece.rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION).any():
-        note_topics(piece, found.topics)  # some of its records have no place in a queue
-    for key, seen in offsets.items():
-        following, written, low = found.queues.get(key, (seen.first,) * 3)
-        if is_last:
-            found.theirs.setdefault(key, seen.first)
-        if seen.begins(following):
-            following = written = low = 0
-            found.starts[key] = seen.position
-        found.queues[key] = (max(following, seen.highest + 1), written, low)
+    for piece in walk(storage, segment_bytes, found.dispatched, found.appended, 0):
+        offsets = queue_offsets(piece)
+        topics = {topic for topic, _queue in offsets}
+        found.topics.update(topics)
+        members.take(piece, topics)
+        if (piece.rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION).any():
+            note_topics(piece, found.topics)  # some of its records have no place in a queue
+        for key, seen in offsets.items():
+            following, written, low = found.queues.get(key, (seen.first,) * 3)
+            if seen.begins(following):
+                following = written = low = 0
+                found.starts[key] = seen.position
+            found.queues[key] = (max(following, seen.highest + 1), written, low)
 
 
 def _fill_front(storage: Storage, cq_bytes: int, folder: str, offset: int) -> None:

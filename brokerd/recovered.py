@@ -27,5 +27,3 @@ class Recovered:
     topics: set[str] = field(default_factory=set)
     #: Of queues that begin anew in the log: position of the first record that is theirs.
     starts: dict[QueueKey, int] = field(default_factory=dict)
-    #: Queue offset of a queue's first record in the last part that another broker wrote.
-    theirs: dict[QueueKey, int] = field(default_factory=dict)

@@ -1,10 +1,11 @@
-"""`gantry/imported.json`: which parked records were settled as of a log position.
+"""`gantry/imported.json`: what another broker has done to the log, as of a position.
 
 Whether a parked record was delivered is told by the origin of its copy, where the copy is ours; a
 RocketMQ's copies have none. So what its ranges of the log mean is worked out once, by counting
 (brokerd.handover.pending), and kept here: JSON with the position `end`, and for each parked queue
-the first offset that is not settled and a bit for each record from there on. `crc` is the CRC-32 of
-the rest as compact JSON with sorted keys. Derived: it can be made again of log and ranges.
+the first offset that is not settled and a bit for each record from there on. `visit` says what it
+has stored last, by queues: the groups' ledger may know less of these, or of others. `crc` is the
+CRC-32 of the rest as compact JSON with sorted keys. Derived: log and ranges say it again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,11 +46,34 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
+class Visit:
+    """The last part of the log that another broker wrote, [start, end)."""
+
+    start: int
+    end: int
+    #: Queue offset of the first record of a queue in it.
+    firsts: Mapping[tuple[str, int], int]
+    #: Log position from which on a queue began anew, there or in an earlier part.
+    starts: Mapping[tuple[str, int], int]
+
+    def offset_since(self, known: int, key: tuple[str, int]) -> int | None:
+        """Queue offset of the first record that came behind log position `known`, if it is told.
+
+        0 for a queue that began anew.
+        """
+        since = max(known, self.start)
+        if self.starts.get(key, -1) >= since:
+            return 0
+        return self.firsts.get(key) if since == self.start else None
+
+
+@dataclass(frozen=True, slots=True)
 class Imported:
     """Nothing is said of parked records at or behind log position `end`."""
 
     end: int
     queues: dict[tuple[str, int], Settled] = field(default_factory=dict)
+    visit: Visit | None = None
 
     def first(self, topic: str, queue_id: int) -> int:
         """Every queue offset below it is settled."""
@@ -76,7 +101,10 @@ def read_imported(storage: Storage) -> Imported | None:
     try:
         content = parse_json(data)
         queues = dict(map(_queue_of, content["queues"].items()))
-        found = Imported(offset_of(content["end"]), queues)
+        visit = content.get("visit")  # older files have none
+        found = Imported(
+            offset_of(content["end"]), queues, None if visit is None else _visit_of(visit)
+        )
         whole = content["version"] == VERSION and content["crc"] == _content(found)["crc"]
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         require_ours(error)
@@ -102,6 +130,20 @@ def _queue_of(item: tuple[str, Any]) -> tuple[tuple[str, int], Settled]:
     return (topic, id_of(queue_id)), settled
 
 
+def _visit_of(value: Any) -> Visit:  # noqa: ANN401 - JSON
+    start, end = offset_of(value["start"]), offset_of(value["end"])
+    return Visit(start, end, _by_queue(value["firsts"]), _by_queue(value["starts"]))
+
+
+def _by_queue(table: Mapping[str, Any]) -> dict[tuple[str, int], int]:
+    parts = ((name.rpartition("/"), number) for name, number in table.items())
+    return {(topic, id_of(queue)): offset_of(number) for (topic, _, queue), number in parts}
+
+
+def _named(table: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    return {f"{topic}/{queue_id}": number for (topic, queue_id), number in sorted(table.items())}
+
+
 def _content(imported: Imported) -> dict[str, Any]:
     queues = {
         f"{topic}/{queue_id}": {
@@ -111,6 +153,11 @@ def _content(imported: Imported) -> dict[str, Any]:
         }
         for (topic, queue_id), settled in imported.queues.items()
     }
-    content = {"end": imported.end, "queues": queues, "version": VERSION}
+    content: dict[str, Any] = {"end": imported.end, "queues": queues, "version": VERSION}
+    if imported.visit is not None:
+        visit = imported.visit
+        bounds = {"start": visit.start, "end": visit.end}
+        tables = {"firsts": _named(visit.firsts), "starts": _named(visit.starts)}
+        content["visit"] = {**bounds, **tables}
     compact = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return {**content, "crc": zlib.crc32(compact.encode())}

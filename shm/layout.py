@@ -546,13 +546,7 @@ QUEUE: Final = Struct(
             "log position of its first record; those below are of a topic that is gone",
             "supervisor, once",
         ),
-        Field(
-            "theirs",
-            "i8",
-            "1 + offset of its first record in the last part of another broker; 0: none",
-            "supervisor, once",
-        ),
-        Field("pad0", 72, "zero"),
+        Field("pad0", 80, "zero"),
         Field("next_offset", "i8", "queue offset of the next record", "writer"),
         Field("pad1", 120, "zero"),
     ),
@@ -565,7 +559,6 @@ QUEUE_TOPIC: Final = QUEUE.offset("topic")
 QUEUE_ID: Final = QUEUE.offset("queue_id")
 QUEUE_RECOVERED_END: Final = QUEUE.offset("recovered_end")
 QUEUE_STARTS: Final = QUEUE.offset("starts")
-QUEUE_THEIRS: Final = QUEUE.offset("theirs")
 QUEUE_NEXT_OFFSET: Final = QUEUE.offset("next_offset")
 
 

@@ -39,7 +39,8 @@ def import_foreign(
 
 def imported_of(pending: Pending) -> Imported:
     """The file's content."""
-    return Imported(pending.end, {key: _settled(p) for key, p in sorted(pending.parked.items())})
+    settled = {key: _settled(parked) for key, parked in sorted(pending.parked.items())}
+    return Imported(pending.end, settled, pending.visit)
 
 
 def _settled(parked: Parked) -> Settled:

@@ -34,8 +34,8 @@ from gantrymq.workers.groups.visits import go_back
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.config import Settings
+    from gantrymq.shm.imported import Visit
     from gantrymq.shm.storage import Storage
-    from gantrymq.workers.groups.visits import Visit
 
 Queues = Mapping[tuple[str, int], tuple[int, int]]  # first and next offset of each
 _CONFIG: Final = "config"

@@ -26,10 +26,10 @@ from gantrymq.brokerd.handover.links import (
 from gantrymq.brokerd.handover.names import HALVES, PARKING, REVIVE_PREFIX
 from gantrymq.brokerd.handover.parked import Parked, messages, rows_of
 from gantrymq.brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
+from gantrymq.shm.imported import Visit
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.properties import TIMER_TOPIC, java_hash
 from gantrymq.shm.record_columns import number_names
-from gantrymq.workers.groups.visits import Visit, last_foreign
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,8 +80,8 @@ def read_pending(
         return Pending()
     limit = bases[-1] + segment_bytes if end is None else end
     stretches = list(ranges.stretches(bases[0], limit))
-    last = last_foreign(ranges, limit)
-    reading = _Pass(last)
+    theirs = [stretch for stretch in stretches if not stretch.ours]
+    reading = _Pass(theirs[-1] if theirs else None)
     found = reading.found
     found.low = found.end = bases[0]
     for stretch in stretches:

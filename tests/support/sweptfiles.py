@@ -49,7 +49,7 @@ from gantrymq.shm.valueranges import NUMBER_MAX, WORD_MAX
 from gantrymq.workers import filterfile
 from gantrymq.workers.groups import deadletternote
 from gantrymq.workers.groups.ledger import Ledger
-from gantrymq.workers.groups.offsetfile import import_offsets, read_offsets
+from gantrymq.workers.groups.visits import go_back
 from gantrymq.workers.housekeeper.progress import read_progress
 from gantrymq.workers.scheduler import note as schedulenote
 from gantrymq.workers.scheduler.othersettled import OtherSettled
@@ -212,6 +212,9 @@ def _settled(storage: PosixStorage) -> object:
     found = OtherSettled(storage)
     for topic, queue_id in found.imported.queues:
         found.among(topic, queue_id, 0, 20)
+    ledger = Ledger(storage)
+    ledger.group("g").queue(("a", 0)).commit(50)
+    go_back(ledger, found.imported.visit)
     return found.imported
 
 
@@ -337,6 +340,7 @@ FILES = (
         {
             "end": 4096, "version": 1,
             "queues": {"later/0": {"first": 2, "count": 3, "settled": "eJxjBQAABgAG"}},
+            "visit": {"start": 100, "end": 4096, "firsts": {"a/0": 5}, "starts": {"a/0": 200}},
         },
         _of_store(_settled), _with_crc,
     ),

@@ -23,7 +23,7 @@ from gantrymq.shm.bitmapnote import read_covered
 from gantrymq.shm.bloom import BloomForm
 from gantrymq.shm.configfile import read_config, write_config
 from gantrymq.shm.errors import Corrupt, Incompatible
-from gantrymq.shm.imported import Imported, Settled, read_imported, write_imported
+from gantrymq.shm.imported import Imported, Settled, Visit, read_imported, write_imported
 from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 from gantrymq.shm.storage import PosixStorage, read_file, replace_file
 from gantrymq.workers.filterfile import FilterEntry, write_filters
@@ -228,17 +228,21 @@ def test_a_start_imports_what_another_broker_has_written_since(tmp_path: Path) -
     replace_file(storage, imported.FILE, b"{")  # derived: it is made again
     again = import_foreign(storage, SEGMENT_BYTES, 0, len(log.data))
     assert again is not None
-    assert read_imported(storage) == Imported(
-        len(log.data), {(TIMER_TOPIC, 0): Settled(1, 1, b"\0")}
-    )
+    assert known.visit is not None
+    assert known.visit.firsts == {("later", 0): 0}
+    settled = {(TIMER_TOPIC, 0): Settled(1, 1, b"\0")}
+    assert read_imported(storage) == Imported(len(log.data), settled, known.visit)
 
 
 def test_the_file_says_what_was_put_into_it(tmp_path: Path) -> None:
     storage = PosixStorage(str(tmp_path))
     queues = {("a/b", 0): Settled(3, 9, b"\x05\x01"), (SCHEDULE_TOPIC, 17): Settled(0, 0, b"")}
-    write_imported(storage, Imported(77, queues))
-    found = read_imported(storage)
-    assert found == Imported(77, queues)
+    visit = Visit(11, 55, {("a/b", 3): 0, ("c", 0): 1 << 40}, {("c", 0): 12})
+    for one in (None, visit):
+        write_imported(storage, Imported(77, queues, one))
+        found = read_imported(storage)
+        assert found == Imported(77, queues, one)
+    assert found is not None
     assert [found.is_settled("a/b", 0, n) for n in range(13)] == [
         *(True, True, True, True, False, True, False, False, False, False, False, True, False)
     ]
@@ -250,7 +254,8 @@ def test_the_file_says_what_was_put_into_it(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     """Every bit of it counts."""
     storage = PosixStorage(str(tmp_path))
-    write_imported(storage, Imported(77, {("t", 0): Settled(3, 9, b"\x05\x01")}))
+    visit = Visit(11, 55, {("a/b", 3): 0}, {("c", 0): 12})
+    write_imported(storage, Imported(77, {("t", 0): Settled(3, 9, b"\x05\x01")}, visit))
     data = bytearray(read_file(storage, imported.FILE))
     for at in range(len(data.rstrip())):
         if data[at] == ord(" "):

@@ -97,7 +97,7 @@ SHARED = {
     layout.QUEUE: (
         256,
         "max_offset 0 written 8 min_offset 16 topic 24 queue_id 28 recovered_end 32"
-        " starts 40 theirs 48"
+        " starts 40"
         " next_offset 128",
     ),
 }

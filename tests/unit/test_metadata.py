@@ -53,7 +53,6 @@ class Found:
     queues: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
     topics: frozenset[str] = frozenset()
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
-    theirs: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
 def make_board(topics_max: int = 16, queues_max: int = 64) -> Board:

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from gantrymq.shm.imported import Visit
 from gantrymq.workers.groups.ledger import Ledger
-from gantrymq.workers.groups.visits import Visit, go_back
+from gantrymq.workers.groups.visits import go_back
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends

@@ -23,6 +23,7 @@ from gantrymq.shm.clock import Clock
 from gantrymq.shm.codes import AgentState, Role
 from gantrymq.shm.controllane import BrokenLane
 from gantrymq.shm.errors import DiskFull, Incompatible, Rejected, Unavailable
+from gantrymq.shm.imported import read_imported
 from gantrymq.shm.packed import Misfit
 from gantrymq.shm.storage import Storage, is_failed_change
 from gantrymq.workers.agent import IDLE_NS, UNRUNG_NS, Bells
@@ -43,7 +44,7 @@ from gantrymq.workers.groups.roster import tell_joined, tell_left
 from gantrymq.workers.groups.sendbacks import SendBacks
 from gantrymq.workers.groups.settings import GroupsSettings
 from gantrymq.workers.groups.unknowncopies import first_lost_copy, note_unknown_copies
-from gantrymq.workers.groups.visits import go_back, visit_of
+from gantrymq.workers.groups.visits import go_back
 from gantrymq.workers.inhand import InHand
 from gantrymq.workers.outlet import Outlet
 from gantrymq.workers.session import Attached, Session, SessionTable, pass_turn
@@ -627,7 +628,8 @@ def open_groups(
     ledger = _load(storage, board)
     ledger.log_end = partial(board.word, layout.BOARD_APPENDED)
     if board.epoch != ledger.epoch:
-        go_back(ledger, visit_of(storage, board))
+        imported = read_imported(storage)
+        go_back(ledger, imported.visit if imported else None)
     import_offsets(ledger)
     groups = Groups(ledger, clock, board, sessions, settings, bells)
     if board.epoch != ledger.epoch:

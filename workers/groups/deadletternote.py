@@ -24,8 +24,8 @@ from gantrymq.shm.valueranges import id_of, offset_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gantrymq.shm.imported import Visit
     from gantrymq.shm.storage import Storage
-    from gantrymq.workers.groups.visits import Visit
 
 FILE: Final = "gantry/dead_letters.json"
 VERSION: Final = 1
