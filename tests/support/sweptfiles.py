@@ -49,6 +49,7 @@ from gantrymq.shm.valueranges import NUMBER_MAX, WORD_MAX
 from gantrymq.workers import filterfile
 from gantrymq.workers.groups import deadletternote
 from gantrymq.workers.groups.ledger import Ledger
+from gantrymq.workers.groups.offsetfile import import_offsets, read_offsets
 from gantrymq.workers.groups.visits import go_back
 from gantrymq.workers.housekeeper.progress import read_progress
 from gantrymq.workers.scheduler import note as schedulenote
