@@ -47,8 +47,9 @@ def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:
             )
         if bases and int(name) != bases[-1] + segment_bytes:
             raise Corrupt(
-                f"a segment is missing between {bases[-1]:020d} and {name}",
-                path=path,
+                f"{DIRECTORY}/{bases[-1] + segment_bytes:020d} is missing, and {path} is there: bring"
+                " it back, or save the rest by `gantrymq store verify --salvage DEST`",
+                path=f"{DIRECTORY}/{bases[-1] + segment_bytes:020d}",
                 position=bases[-1] + segment_bytes,
             )
         bases.append(int(name))
