@@ -46,10 +46,11 @@ def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:
                 position=int(name),
             )
         if bases and int(name) != bases[-1] + segment_bytes:
+            missing = f"{DIRECTORY}/{bases[-1] + segment_bytes:020d}"
             raise Corrupt(
-                f"{DIRECTORY}/{bases[-1] + segment_bytes:020d} is missing, and {path} is there: bring"
-                " it back, or save the rest by `gantrymq store verify --salvage DEST`",
-                path=f"{DIRECTORY}/{bases[-1] + segment_bytes:020d}",
+                f"{missing} is missing, and {path} is there: bring it back, or save the rest by"
+                " `gantrymq store verify --salvage DEST`",
+                path=missing,
                 position=bases[-1] + segment_bytes,
             )
         bases.append(int(name))
