@@ -17,7 +17,7 @@ from gantrymq.brokerd.logend import damaged
 from gantrymq.brokerd.logscan import OURS, THEIRS, Piece, walk
 from gantrymq.brokerd.producers import Producers, identified, load_producers
 from gantrymq.shm import layout, limits
-from gantrymq.shm.jsonsum import sum_holds
+from gantrymq.shm.configfile import is_of_another
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.ranges import EVERYTHING, OPEN, Ranges, read_ranges, write_ranges
 from gantrymq.shm.storage import Storage, read_file
@@ -63,8 +63,7 @@ def abort_is_ours(storage: Storage, boot_id: str) -> bool:
 
 def is_visited(storage: Storage) -> bool:
     """Whether a RocketMQ has stopped here since us: it writes this file without our checksum."""
-    path = f"config/{OFFSETS_FILE}"
-    return storage.exists(path) and sum_holds(read_file(storage, path)) is None
+    return is_of_another(storage, OFFSETS_FILE)
 
 
 def keep_ranges(storage: Storage, ranges: Ranges) -> None:

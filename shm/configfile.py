@@ -217,11 +217,11 @@ def what_is_wrong(storage: Storage, name: str) -> dict[str, str] | None:
     return None
 
 
-def is_ours(storage: Storage, name: str) -> bool:
-    """Whether the file that `read_config` reads has a checksum of ours: RocketMQ writes none."""
+def is_of_another(storage: Storage, name: str) -> bool:
+    """Whether the file that `read_config` reads has no checksum of ours: RocketMQ writes none."""
     for path in (name, name + BACKUP_SUFFIX):
         if _read_whole(storage, f"config/{path}") is not None:
-            return sum_holds(read_file(storage, f"config/{path}")) is not None
+            return sum_holds(read_file(storage, f"config/{path}")) is None
     return False
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm import layout
-from gantrymq.shm.configfile import by_number, is_ours, map_in, read_config, write_config
+from gantrymq.shm.configfile import by_number, is_of_another, map_in, read_config, write_config
 from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
 from gantrymq.shm.storage import Storage, is_disk_full
 from gantrymq.shm.valueranges import is_offset, is_small
@@ -82,7 +82,8 @@ def import_offsets(ledger: Ledger) -> None:
     """
     offsets = read_offsets(ledger.storage)
     exports, checksum = ledger.exports, checksum_of(offsets)
-    if checksum in exports and (checksum == exports[-1] or is_ours(ledger.storage, FILE)):
+    is_last = bool(exports) and checksum == exports[-1]
+    if checksum in exports and (is_last or not is_of_another(ledger.storage, FILE)):
         return  # the ledger had all of it before, and may have forgotten some since
     newer = bool(ledger.exports)
     for (topic, group), queues in offsets.items():
