@@ -27,6 +27,7 @@ from gantrymq.shm.codes import Level
 from gantrymq.shm.configfile import (
     TableText,
     changes_of,
+    fault_in,
     read_config,
     restore_config,
     write_config,
@@ -125,20 +126,16 @@ class Metadata:
 
     def _read_deleted(self) -> dict[str, int]:
         """Queues of deleted topics. Raises Corrupt."""
+        data = read_file(self._storage, DELETED)
         try:
-            data = read_file(self._storage, DELETED)
             found: dict[str, int] = without_sum(parse_object(data))
-            if sum_holds(data) is False:
-                raise ValueError("its checksum is wrong")
-            if not all(map(is_small, found.values())):
-                raise ValueError("a topic's queues are a whole number")
-        except ValueError as error:
-            raise Corrupt(
-                f"{DELETED} is damaged ({error}): put it back from a back-up, or delete it:"
-                " topics that were deleted, and that the log still has records of, are there again"
-                " then",
-                path=DELETED,
-            ) from None
+        except ValueError:
+            fault = fault_in(data)
+            raise _damaged(f"byte {fault[0]} is {fault[1]}" if fault else "no object") from None
+        if sum_holds(data) is False:
+            raise _damaged("its checksum is wrong")
+        if not all(map(is_small, found.values())):
+            raise _damaged("a topic's queues are a whole number")
         return found
 
     def add_parking_topics(self) -> None:
@@ -723,6 +720,14 @@ class Metadata:
             board.count_change(layout.BOARD_TOPIC_CHANGES)
         self._slots[config.name] = slot
         return self._slot(config.name)
+
+
+def _damaged(why: str) -> Corrupt:
+    return Corrupt(
+        f"{DELETED} is damaged ({why}): put it back from a back-up, or delete it: topics that were"
+        " deleted, and that the log still has records of, are there again then",
+        path=DELETED,
+    )
 
 
 def _queues_by_topic(found: RecoveredLog) -> dict[str, int]:

@@ -507,3 +507,19 @@ def test_a_flipped_bit_brings_no_deleted_topic_back(store_dir: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"aa"', b'"ac"'))
     with pytest.raises(Corrupt, match="checksum"):
         open_metadata(store_dir, make_board())
+
+
+@mends("S284")
+@pytest.mark.parametrize("left", [b"", b"{", b'{"a": }', b"\xff", b"[1]", b'{"a": "x"}'])
+def test_a_damaged_list_of_deleted_topics_is_told_in_plain_words(
+    store_dir: Path, left: bytes
+) -> None:
+    path = store_dir / "gantry" / "deleted_topics.json"
+    path.parent.mkdir()
+    path.write_bytes(left)
+    with pytest.raises(
+        Corrupt, match=r"deleted_topics.json is damaged \(.+\): put it back"
+    ) as told:
+        open_metadata(store_dir, make_board())
+    for words in ("Expecting", "codec", "char ", "list", "str"):
+        assert words not in str(told.value)
