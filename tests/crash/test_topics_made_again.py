@@ -22,6 +22,8 @@ from gantrymq.clients.home import store_of
 from gantrymq.clients.producer import Producer
 from gantrymq.shm import layout
 from gantrymq.shm.configfile import format_config, read_config
+from gantrymq.shm.errors import StoreFailed
+from gantrymq.shm.marks import MARKS
 from gantrymq.shm.record import Record, encode_record
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
@@ -29,6 +31,7 @@ from gantrymq.workers.groups import deadletternote
 from gantrymq.workers.groups.deadletternote import DeadLetterNote, Marks
 from tests.crash.conftest import SMALL
 from tests.crash.test_another_broker import SEGMENT_BYTES, consumed, end_of, stored_in
+from tests.crash.test_kill import RECOVERY_MARKS, kill
 from tests.support.agents import wait_until_shown
 from tests.support.another_broker import AnotherBroker
 from tests.support.trials import mends
@@ -244,3 +247,32 @@ def test_marks_of_dead_letters_are_not_of_those_of_a_topic_made_again(
     broker.stop()
     found = deadletternote.read_note(other.storage).groups
     assert found == {GROUP: {0: Marks()}, "g": marked.groups["g"]}
+
+
+@mends("S277")
+@pytest.mark.parametrize("name", [*RECOVERY_MARKS, "reader.after_dispatched", "as it is ready"])
+def test_a_kill_of_the_start_that_finds_it_changes_nothing(
+    start_broker: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    broker = start_broker()
+    send(broker, bodies_of("old", 50))
+    read(broker, GROUP, 50)
+    broker.stop()
+    other = RocketMQ(store_of(broker.home))
+    other.make_again(TOPIC)
+    other.send(TOPIC, bodies_of("new", 40))
+    other.other.leave(killed=False)
+    if name in MARKS:
+        monkeypatch.setenv("GANTRYMQ_MARK", name)
+    monkeypatch.setenv("GANTRYMQ_MARKS_REACHED", str(tmp_path))
+    try:
+        broker.start()
+    except StoreFailed:
+        assert name in RECOVERY_MARKS
+    else:
+        kill(broker)
+    assert (tmp_path / name).exists() == (name in MARKS)
+    broker.start()
+    assert read(broker, GROUP, 40) == Counter(bodies_of("new", 40))
+    assert read(broker, "others", 40) == Counter(bodies_of("new", 40))
+    require_sound(broker)
