@@ -254,24 +254,9 @@ def queues(name: str, value: Any) -> list[MessageQueue]:  # noqa: ANN401
 
 
 def moment(name: str, value: Any) -> Any:  # noqa: ANN401
-    """Judge a time of storing from which on something counts; it is Unix ms then."""
+    """Judge a time of storing: a datetime, or Unix ms; it is Unix ms then."""
     if isinstance(value, datetime):
         return _milliseconds(name, value)
-    return _UNIX_MS(name, value)
-
-
-def last_moment(name: str, value: Any) -> Any:  # noqa: ANN401
-    """Judge the last time of storing that counts; it is Unix ms then."""
-    if isinstance(value, datetime):
-        return _milliseconds(name, value, up=False)
-    return _UNIX_MS(name, value)
-
-
-def instant(name: str, value: Any) -> Any:  # noqa: ANN401
-    """Judge a time of storing, which stays what it is: a datetime, or Unix ms."""
-    if isinstance(value, datetime):
-        _milliseconds(name, value)
-        return value
     return _UNIX_MS(name, value)
 
 
@@ -294,9 +279,9 @@ def timestamp(name: str, value: Any) -> Any:  # noqa: ANN401
     return value
 
 
-def _milliseconds(name: str, value: datetime, *, up: bool = True) -> int:
+def _milliseconds(name: str, value: datetime) -> int:
     try:
-        return milliseconds(value, up=up)
+        return milliseconds(value)
     except ArgumentIllegal as error:
         raise ArgumentIllegal(f"{name}: {error}", argument=name) from None
 
@@ -470,7 +455,7 @@ TABLE: Final[Mapping[str, Mapping[str, Judge]]] = {
         "limit": optional(whole(0, _OFFSET_MAX, "how many messages at most, 0 or more, or None")),
         "message_id": optional(_KEY),
         "begin": optional(moment),
-        "end": optional(last_moment),
+        "end": optional(moment),
         "before": optional(_POSITION),
         "scan_bytes": whole(0, _OFFSET_MAX, "how many bytes to look through, 0 or more"),
         "index": BOOLEAN,
@@ -481,7 +466,7 @@ TABLE: Final[Mapping[str, Mapping[str, Judge]]] = {
     "Client.max_offset": {"queue": queue},
     "Client.search_offset": {
         "queue": queue,
-        "moment": instant,
+        "moment": moment,
         "boundary": choice(("lower", "upper")),
     },
     "Found.page": {"count": whole(0, _OFFSET_MAX, "how many messages at most, 0 or more")},

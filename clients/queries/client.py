@@ -16,7 +16,6 @@ from gantrymq.clients.home import find_home
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.queries.found import Found, FoundMessage, message_of
 from gantrymq.clients.queries.ids import find_message
-from gantrymq.clients.queries.moments import milliseconds
 from gantrymq.clients.queries.request import Request
 from gantrymq.clients.queries.search import SCAN_BYTES
 from gantrymq.clients.queries.view import RunningStore, Span, StoreView, look
@@ -128,9 +127,7 @@ class Client(Closing, OfOneProcess):
         """
         from gantrymq.clients.queries.bytime import Boundary, offset_in
 
-        queue, moment, boundary = judged("Client.search_offset", queue, moment, boundary)
-        lower = boundary == Boundary.LOWER
-        time_ms = milliseconds(moment, up=lower) if isinstance(moment, datetime) else moment
+        queue, time_ms, boundary = judged("Client.search_offset", queue, moment, boundary)
         view = self._look()
         span = self._span(queue, view)
         return offset_in(view, span, time_ms, Boundary(boundary))

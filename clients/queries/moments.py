@@ -14,12 +14,13 @@ _DIGITS_MAX: Final = 15
 T = TypeVar("T")
 
 
-def milliseconds(moment: datetime, *, up: bool = True) -> int:
-    """The first Unix ms that is not before it; the last one that is not behind it without `up`.
+def milliseconds(moment: datetime, *, up: bool = False) -> int:
+    """The Unix ms that it is in; with `up` the first one that is not before it.
 
-    So what is stored at whole milliseconds is stored at the moment or later exactly if it is at
-    `milliseconds(moment)` or later, and not later than the moment exactly if not later than without
-    `up`. Without a zone it is this machine's time. Raises Rejected beyond what there is.
+    Messages have whole milliseconds: one of the moment's own may have been stored behind it. So
+    who begins by a moment begins with that one, and passes nothing over; what comes before a moment
+    is below the one that `up` gives. Without a zone it is this machine's time. Raises Rejected
+    beyond what there is.
     """
     try:
         # Of whole seconds: a float has no room for the microseconds of all years.
@@ -31,12 +32,12 @@ def milliseconds(moment: datetime, *, up: bool = True) -> int:
     return -(-micros // 1000) if up else micros // 1000
 
 
-def moment_or(text: str | None, otherwise: T, *, up: bool = True) -> int | T:
+def moment_or(text: str | None, otherwise: T, *, up: bool = False) -> int | T:
     """Unix ms of a text, or something else where there is none. Raises Rejected."""
     return otherwise if text is None else parse_moment(text, up=up)
 
 
-def parse_moment(text: str, *, up: bool = True) -> int:
+def parse_moment(text: str, *, up: bool = False) -> int:
     """Unix ms of a text, as `milliseconds` has them. Raises Rejected."""
     if text.isdecimal() and text.isascii():
         if len(text) <= _DIGITS_MAX:

@@ -296,4 +296,4 @@ def _time_ms(given: Mapping[str, str], name: str) -> int | None:
     except ValueError:
         text = f"option {_KNOWN[name]!r} = {value!r} is neither Unix ms nor ISO 8601"
         raise SettingIllegal(text, name=name) from None
-    return milliseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    return milliseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC), up=True)

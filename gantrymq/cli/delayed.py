@@ -50,7 +50,7 @@ class Filters:
             key=self.key,
             kind=self.kind,
             from_ms=moment_or(self.begin, None),
-            until_ms=moment_or(self.until, None),
+            until_ms=moment_or(self.until, None, up=True),
         )
 
 

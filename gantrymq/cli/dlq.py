@@ -58,7 +58,7 @@ class Filters:
             offsets=frozenset(self.at or ()),
             ids=frozenset(self.message_id or ()),
             since_ms=moment_or(self.since, None),
-            until_ms=moment_or(self.until, None),
+            until_ms=moment_or(self.until, None, up=True),
         )
 
 

@@ -55,7 +55,7 @@ def _request(topic: str, wanted: dict[str, Any], scan_bytes: int | None, no_inde
         key=wanted.get("key"),
         message_id=wanted.get("id"),
         begin_ms=moment_or(wanted.get("begin"), -EVER_MS),
-        end_ms=moment_or(wanted.get("end"), EVER_MS, up=False),
+        end_ms=moment_or(wanted.get("end"), EVER_MS),
         before=wanted.get("before"),
         scan_bytes=scan_bytes,
         index=not no_index,
@@ -103,16 +103,16 @@ def show_offsets(topic: str, moment: str, *, home: Path | None, as_json: bool) -
     """Print each queue's offsets of a time. Raises Rejected, TopicNotFound, BrokerGone."""
     from gantrymq.clients.queries.bytime import Boundary, offset_in
 
-    times = {boundary: parse_moment(moment, up=boundary is Boundary.LOWER) for boundary in Boundary}
+    time_ms = parse_moment(moment)
     view = store_at(home)
     rows = []
     for span in view.spans(topic):
         row = {"queue": span.queue.queue_id, "min_offset": span.first, "max_offset": span.end}
-        for boundary, time_ms in times.items():
+        for boundary in Boundary:
             row[str(boundary)] = offset_in(view, span, time_ms, boundary)
         rows.append(row)
     if as_json:
-        print_json({"topic": topic, "time_ms": times[Boundary.UPPER], "queues": rows})
+        print_json({"topic": topic, "time_ms": time_ms, "queues": rows})
     else:
         print_rows(rows, as_json=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -86,29 +86,6 @@ def test_messages_come_whole_and_in_pages(broker: Broker) -> None:
             client.query("orders", begin=begin, end=moment),
         ):
             assert list(asked) == inside
-
-
-@mends("S292")
-def test_a_message_is_not_found_by_a_time_behind_its_own(broker: Broker) -> None:
-    """By less than a millisecond, which no time of storing has."""
-    with Client(broker.home) as client:
-        newest = next(iter(client.query("orders", f"n{COUNT - 1}")))
-        stored = datetime.fromtimestamp((newest.store_timestamp or 0) / 1000, UTC)
-        behind = stored + timedelta(microseconds=1)
-        before = stored - timedelta(microseconds=1)
-        assert list(client.query("orders", f"n{COUNT - 1}", begin=stored, end=behind)) == [newest]
-        assert not list(client.query("orders", f"n{COUNT - 1}", begin=behind))
-        assert not list(client.query("orders", f"n{COUNT - 1}", end=before))
-        queue = MessageQueue(newest.topic, newest.queue_id)
-        end = client.max_offset(queue)
-        assert client.search_offset(queue, behind) == end
-        assert client.search_offset(queue, behind, "upper") == end - 1
-        home = ("--home", broker.home)
-        (found,) = rows("orders", "--offset-at", behind.isoformat(), *home)
-        shown = found["queues"]
-        assert isinstance(shown, list)
-        assert (shown[queue.queue_id]["lower"], shown[queue.queue_id]["upper"]) == (end, end - 1)
-        assert not rows("orders", "--key", f"n{COUNT - 1}", "--begin", behind.isoformat(), *home)
 
 
 def test_a_deleted_topic_s_messages_are_there_until_they_expire(broker: Broker) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from gantrymq.brokerd.config import Settings, load
-from gantrymq.clients.arguments import instant, last_moment, moment
+from gantrymq.clients.arguments import moment
 from gantrymq.clients.logfiles import LogFiles
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.queries.bytime import Boundary, offset_at
@@ -381,16 +381,15 @@ def test_times_are_read_in_their_forms() -> None:
 @mends("S292")
 @pytest.mark.parametrize("year", [1, 1969, 1970, 2026, 2300, 9998])
 def test_a_part_of_a_millisecond_counts(year: int) -> None:
-    """The first millisecond then or later, the last one then or earlier; whole ones stay."""
+    """Its own millisecond is begun with, the next one ended before; whole ones stay."""
     whole = datetime(year, 12, 31, 23, 59, 59, 999_000, UTC)
     whole_ms = (whole - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     for micros in (0, 1, 500, 999):
         inside = whole + timedelta(microseconds=micros)
-        assert milliseconds(inside) == moment("begin", inside) == whole_ms + (micros > 0)
-        assert milliseconds(inside, up=False) == last_moment("end", inside) == whole_ms
-        assert parse_moment(inside.isoformat()) == whole_ms + (micros > 0)
-        assert moment_or(inside.isoformat(), None, up=False) == whole_ms
-        assert instant("moment", inside) == inside
+        assert milliseconds(inside, up=True) == whole_ms + (micros > 0)
+        assert milliseconds(inside) == moment("end", inside) == whole_ms
+        assert parse_moment(inside.isoformat()) == whole_ms
+        assert moment_or(inside.isoformat(), None, up=True) == whole_ms + (micros > 0)
 
 
 # ------------------------------------------------------------------------------------- by time
