@@ -250,16 +250,14 @@ def _settle_others(
     from gantrymq.brokerd.foreign import is_visited
     from gantrymq.brokerd.handover.adoption import import_foreign
     from gantrymq.brokerd.missingsegments import find_missing
-    from gantrymq.workers.groups.deadletternote import forget_marks, locked
+    from gantrymq.workers.groups.deadletternote import locked
 
     missing = [] if is_visited(storage) else find_missing(storage, found.low)
     segment_bytes = settings.mapped_file_size_commit_log
-    theirs = import_foreign(storage, segment_bytes, found.low, found.appended, progress)
+    with locked(Path(storage.root)):
+        theirs = import_foreign(storage, segment_bytes, found.low, found.appended, progress)
     if theirs is not None:
         log.info("imported", records=theirs.foreign, end=theirs.end)
-        if theirs.visit is not None:
-            with locked(Path(storage.root)):
-                forget_marks(storage, theirs.visit, theirs.known)
         ownfiles.make_all_private(Path(storage.root))
     elif missing:
         log.error("segments_missing", first=missing[0], count=len(missing), low=found.low)

@@ -15,6 +15,7 @@ from gantrymq.shm.bitmapnote import forget_covered
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.imported import Imported, Settled, read_imported, write_imported
 from gantrymq.shm.ranges import Ranges, read_ranges
+from gantrymq.workers.groups.deadletternote import forget_marks
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -25,14 +26,15 @@ def import_foreign(
 ) -> Pending | None:
     """Bring the file up to date with a recovered log [low, end); None: there was nothing to do.
 
-    Raises OSError.
+    Marks of dead letters that are gone go before it. Raises OSError.
     """
-    ranges, known = read_ranges(storage), _known_end(storage)
-    if ranges is None or known >= _foreign_end(ranges, low, end):
+    ranges = read_ranges(storage)
+    if ranges is None or _known_end(storage) >= _foreign_end(ranges, low, end):
         return None
     forget_covered(storage)  # it made bits by its own rules, or none
     pending = read_pending(storage, segment_bytes, ranges, end, progress)
-    pending.known = known
+    if pending.visit is not None:
+        forget_marks(storage, pending.visit)
     write_imported(storage, imported_of(pending))
     return pending
 

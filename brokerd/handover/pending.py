@@ -58,7 +58,6 @@ class Pending:
     queues: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
     checkpoints: dict[QueueKey, list[int]] = field(default_factory=dict)  # of POP: queue offsets
     visit: Visit | None = None
-    known: int = 0  # log position up to which an earlier start had taken over what others wrote
 
     def waiting(self, topic: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """Queue ids of a parking topic and what is pending there."""

@@ -24,7 +24,7 @@ from gantrymq.shm.storage import map_still
 from gantrymq.workers.housekeeper.progress import read_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -107,14 +107,19 @@ class BatchCheck:
             ends.append(progress[0] if progress else -1)
         return int(min(ends))
 
-    def finish(self) -> None:
-        """Compare RocketMQ's own units with the records, of a store that was stopped."""
+    def finish(self, starts: Mapping[tuple[str, int], int]) -> None:
+        """Compare RocketMQ's own units with the records, of a store that was stopped.
+
+        `starts`: log positions from which on queues have their records.
+        """
         if not self._scope.whole or self._log.lost:
             return
         for (topic, queue_id), wanted in sorted(self._wanted.items()):
-            self._compare(BatchQueue(topic, queue_id, file_bytes_of(self._storage)), wanted)
+            records = np.concatenate(wanted)
+            records = records[records["physical_offset"] >= starts.get((topic, queue_id), 0)]
+            self._compare(BatchQueue(topic, queue_id, file_bytes_of(self._storage)), records)
 
-    def _compare(self, queue: BatchQueue, wanted: list[NDArray[Any]]) -> None:
+    def _compare(self, queue: BatchQueue, records: NDArray[Any]) -> None:
         path = f"{queue.directory}/{queue.topic}/{queue.queue_id}"
         try:
             queue.load(self._storage)
@@ -124,7 +129,6 @@ class BatchCheck:
         found = [np.asarray(file.units[: file.count]) for file in queue.files]
         units = np.concatenate([np.zeros(0, layout.BATCH_CQ_UNIT.dtype), *found])
         units = units[units["physical_offset"] >= self._report.log_start]
-        records = np.concatenate(wanted)
         if len(units) != len(records):
             self._report.add(
                 path, None, "wrong number of units", str(len(records)), str(len(units))

@@ -251,7 +251,7 @@ class QueueCheck:
         """Look at all queue files there are for what no record of the log accounts for."""
         self.compare()
         self._extensions.check_names()
-        self._batches.finish()
+        self._batches.finish(self._starts)
         self._views.clear()
         self._report.queues = len(self.queues)
         known = {(queue.topic, str(queue.queue_id)): queue for queue in self.queues.values()}

@@ -11,6 +11,7 @@ from gantrymq.cli.records import message_of
 from gantrymq.clients.home import store_of
 from gantrymq.clients.message import as_sent, origin_of
 from gantrymq.clients.ownersstorage import OwnersStorage
+from gantrymq.shm import layout
 from gantrymq.shm.errors import Rejected
 from gantrymq.shm.properties import DLQ_PREFIX, LOST_TAG
 from gantrymq.shm.storereader import StoreReader
@@ -134,6 +135,7 @@ class DeadLetters:
         """
         self.board = running_board(self.home)
         self.note = read_note(self.storage)
+        self.note.known = max(self.note.known, self.board.word(layout.BOARD_RECOVERED_END))
         self.note.keep(self.groups())
 
     def groups(self) -> dict[str, TopicSlot]:

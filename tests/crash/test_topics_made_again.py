@@ -15,12 +15,15 @@ from typing import Any
 
 import pytest
 
+from gantrymq.brokerd.backup import backup
+from gantrymq.brokerd.handover.coming import adopt
 from gantrymq.brokerd.handover.leaving import Target, handover
 from gantrymq.brokerd.rebuild import rebuild
+from gantrymq.brokerd.salvage import salvage
 from gantrymq.brokerd.verify import verify
 from gantrymq.clients.home import store_of
 from gantrymq.clients.producer import Producer
-from gantrymq.shm import layout
+from gantrymq.shm import imported, layout
 from gantrymq.shm.configfile import format_config, read_config
 from gantrymq.shm.errors import StoreFailed
 from gantrymq.shm.marks import MARKS
@@ -28,12 +31,13 @@ from gantrymq.shm.record import Record, encode_record
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
 from gantrymq.workers.groups import deadletternote
-from gantrymq.workers.groups.deadletternote import DeadLetterNote, Marks
+from gantrymq.workers.groups.deadletternote import Marks
 from tests.crash.conftest import SMALL
 from tests.crash.test_another_broker import SEGMENT_BYTES, consumed, end_of, stored_in
 from tests.crash.test_kill import RECOVERY_MARKS, kill
 from tests.support.agents import wait_until_shown
 from tests.support.another_broker import AnotherBroker
+from tests.support.brokers import command
 from tests.support.trials import mends
 
 TOPIC, GROUP = "orders", "keepers"
@@ -219,9 +223,15 @@ def test_a_hand_over_to_another_rocketmq_starts_from_the_new_topic(
     require_sound(broker)
 
 
+def purge(broker: Broker, *letters: str) -> None:
+    done = command("dlq", "purge", GROUP, *letters, "--home", broker.home)
+    assert done.returncode == 0, done.stderr
+
+
 @mends("S278")
+@pytest.mark.parametrize("by", ["start", "adopt"])
 def test_marks_of_dead_letters_are_not_of_those_of_a_topic_made_again(
-    start_broker: Callable[..., Broker],
+    start_broker: Callable[..., Broker], by: str
 ) -> None:
     """A letter would be hidden as purged that nobody has seen."""
     broker = start_broker()
@@ -233,20 +243,60 @@ def test_marks_of_dead_letters_are_not_of_those_of_a_topic_made_again(
     other.send(letters, bodies_of("letter", 10))
     other.other.leave(killed=False)
     broker.start()
+    purge(broker, "--at", "2", "--at", "5")
     broker.stop()
-    marked = DeadLetterNote({GROUP: {0: Marks([(0, 2)], [(2, 8)])}, "g": {0: Marks([], [(0, 3)])}})
-    deadletternote.write_note(other.storage, marked)
-    broker.start()
-    broker.stop()
-    assert deadletternote.read_note(other.storage) == marked, "of what a start had seen before"
+    marked = deadletternote.read_note(other.storage)
+    assert marked.groups[GROUP][0] == Marks([], [(2, 3), (5, 6)])
+    for lost in ("", imported.FILE):
+        (store / lost).unlink() if lost else None
+        broker.start()
+        broker.stop()
+        assert deadletternote.read_note(other.storage) == marked, "a start had seen the visit"
     other = RocketMQ(store)
     other.make_again(letters)
     other.send(letters, bodies_of("new", 10))
     other.other.leave(killed=False)
-    broker.start()
+    if by == "adopt":
+        adopt(store, given=SMALL)
+    else:
+        broker.start()
+        broker.stop()
+    assert not deadletternote.read_note(other.storage).marked()
+
+
+@mends("S277")
+@pytest.mark.parametrize("by", ["rebuild", "adopt", "salvage", "backup"])
+def test_whatever_comes_between_it_and_our_start(
+    start_broker: Callable[..., Broker], tmp_path: Path, by: str
+) -> None:
+    """None of these tells the groups, and all of them bring the queues up to date."""
+    broker = start_broker()
+    send(broker, bodies_of("old", 50))
+    read(broker, GROUP, 50)
     broker.stop()
-    found = deadletternote.read_note(other.storage).groups
-    assert found == {GROUP: {0: Marks()}, "g": marked.groups["g"]}
+    store = store_of(broker.home)
+    other = RocketMQ(store)
+    other.make_again(TOPIC)
+    other.send(TOPIC, bodies_of("new", 80))
+    other.other.leave(killed=False)
+    if by == "rebuild":
+        rebuild(store)
+    elif by == "adopt":
+        adopt(store, given=SMALL)
+    elif by == "salvage":
+        salvage(store, tmp_path / "copy")
+        shutil.rmtree(store)
+        shutil.move(tmp_path / "copy", store)
+    broker.start()
+    if by == "backup":  # of a store that has seen it
+        broker.stop()
+        backup(broker.home, tmp_path / "copy")
+        shutil.rmtree(store)
+        shutil.move(store_of(tmp_path / "copy"), store)
+        broker.start()
+    assert read(broker, GROUP, 80) == Counter(bodies_of("new", 80))
+    assert read(broker, "others", 80) == Counter(bodies_of("new", 80))
+    require_sound(broker)
 
 
 @mends("S277")

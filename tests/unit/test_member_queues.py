@@ -11,6 +11,7 @@ import pytest
 from gantrymq.brokerd import config
 from gantrymq.brokerd.recovered import Recovered
 from gantrymq.brokerd.recovery import recover
+from gantrymq.brokerd.verify import verify
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.queuenames import MEMBERS
@@ -82,7 +83,7 @@ def test_a_queue_that_jumps_far_is_damage(store_dir: Path) -> None:
 @mends("S277")
 @pytest.mark.parametrize(("before", "since"), [(7, 3), (3, 7), (1, 1)])
 def test_a_topic_that_was_made_again_begins_with_its_own_messages(
-    store_dir: Path, before: int, since: int
+    store_dir: Path, tmp_path: Path, before: int, since: int
 ) -> None:
     """RocketMQ's unit files are made anew for it, too, where they are gone."""
     offsets = [*range(before), *range(since)]
@@ -96,3 +97,9 @@ def test_a_topic_that_was_made_again_begins_with_its_own_messages(
     units = [layout.BATCH_CQ_UNIT.unpack(data, n * size) for n in range(len(data) // size)]
     sound = [(u["base_offset"], u["physical_offset"]) for u in units if u["size"]]
     assert sound == list(enumerate(at))
+    files = Path(tmp_path / "settings")
+    files.write_text(f"mappedFileSizeCommitLog={SEGMENT_BYTES}\nmappedFileSizeConsumeQueue=60\n")
+    wrong = [
+        str(found) for found in verify(store_dir, files).findings if found.path.startswith("batch")
+    ]
+    assert not wrong

@@ -42,9 +42,14 @@ class Marks:
 
 @dataclass(slots=True)
 class DeadLetterNote:
-    """All groups' marks, by group and queue id."""
+    """All groups' marks, by group and queue id.
+
+    They are of the letters that have these offsets in the log up to position `known`, or behind it
+    as far as no other broker wrote that.
+    """
 
     groups: dict[str, dict[int, Marks]] = field(default_factory=dict)
+    known: int = 0
 
     def of(self, group: str, queue_id: int) -> Marks:
         """Marks of a queue, which may be changed."""
@@ -102,12 +107,11 @@ def read_note(storage: Storage) -> DeadLetterNote:
         return DeadLetterNote()
     content = read_content(storage, FILE, VERSION) or {}
     try:
-        return DeadLetterNote(
-            {
-                group: {id_of(queue): _marks(value) for queue, value in queues.items()}
-                for group, queues in content["groups"].items()
-            }
-        )
+        groups = {
+            group: {id_of(queue): _marks(value) for queue, value in queues.items()}
+            for group, queues in content["groups"].items()
+        }
+        return DeadLetterNote(groups, offset_of(content.get("known", 0)))
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise Corrupt(
@@ -119,7 +123,8 @@ def read_note(storage: Storage) -> DeadLetterNote:
 
 def write_note(storage: Storage, note: DeadLetterNote) -> None:
     """Replace the file, durably. Raises OSError."""
-    content = {
+    content: dict[str, Any] = {
+        "known": note.known,
         "groups": {
             group: {
                 str(queue): {"resent": marks.resent, "purged": marks.purged}
@@ -131,8 +136,8 @@ def write_note(storage: Storage, note: DeadLetterNote) -> None:
     write_content(storage, FILE, VERSION, content)
 
 
-def forget_marks(storage: Storage, visit: Visit, known: int) -> None:
-    """Forget what was done with letters whose offsets mean others since log position `known`.
+def forget_marks(storage: Storage, visit: Visit) -> None:
+    """Forget what was done with letters whose offsets mean others now.
 
     A RocketMQ has made their topics again. A damaged file stays as it is. Raises OSError.
     """
@@ -140,22 +145,19 @@ def forget_marks(storage: Storage, visit: Visit, known: int) -> None:
         note = read_note(storage)
     except Corrupt:
         return
-    changed = False
+    if not note.marked() or note.known >= visit.end:
+        return
     for group, queues in note.groups.items():
         for queue_id, marks in queues.items():
-            end = visit.offset_since(known, (f"{DLQ_PREFIX}{group}", queue_id))
+            end = visit.offset_since(note.known, (f"{DLQ_PREFIX}{group}", queue_id))
             if end is not None:
-                changed |= cut(marks.resent, end) | cut(marks.purged, end)
-    if changed:
-        write_note(storage, note)
+                marks.resent, marks.purged = _below(marks.resent, end), _below(marks.purged, end)
+    note.known = visit.end
+    write_note(storage, note)
 
 
-def cut(ranges: Ranges, end: int) -> bool:
-    """Leave nothing at or behind an offset; whether there was something."""
-    kept = [(first, min(last, end)) for first, last in ranges if first < end]
-    was_behind = kept != ranges
-    ranges[:] = kept
-    return was_behind
+def _below(ranges: Ranges, end: int) -> Ranges:
+    return [(first, min(last, end)) for first, last in ranges if first < end]
 
 
 @contextmanager
