@@ -381,7 +381,10 @@ FILES = (
     ),
     SweptFile(
         deadletternote.FILE,
-        {"version": 1, "known": 70, "groups": {"g": {"0": {"resent": [[1, 2]], "purged": [[4, 9]]}}}},
+        {
+            "version": 1, "known": 70,
+            "groups": {"g": {"0": {"resent": [[1, 2]], "purged": [[4, 9]]}}},
+        },
         _of_store(deadletternote.read_note), _summed,
     ),
     SweptFile(
