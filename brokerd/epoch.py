@@ -152,8 +152,7 @@ def _settled(
 ) -> Configuration:
     for name in SIZES:
         configuration = _settle(configuration, name, stored.get(name))
-    extensions = _length_below(storage, EXTENSIONS) or None
-    configuration = _settle(configuration, _EXTENSIONS, extensions)
+    configuration = _settle(configuration, _EXTENSIONS, _extension_bytes(storage, stored))
     levels = stored.get(LEVELS)
     if levels is None or configuration.given(LEVELS):
         return configuration
@@ -243,15 +242,30 @@ def _damaged(why: str) -> Corrupt:
     )
 
 
+def _extension_bytes(storage: Storage, stored: Mapping[str, Any]) -> int | None:
+    """Length of files of extensions; None if there are none, so that it may be chosen.
+
+    A power cut may have left one shorter: what our last life went by is noted. A RocketMQ's may be
+    longer.
+    """
+    longest = max(_lengths_below(storage, EXTENSIONS), default=0)
+    noted = stored.get(USED, {}).get(_EXTENSIONS)
+    if not longest or not is_offset(noted):
+        return longest or None
+    return max(longest, int(noted))
+
+
+def _lengths_below(storage: Storage, folder: str) -> Iterator[int]:
+    for path in (f"{folder}/{name}" for name in storage.list(folder)):
+        if storage.is_directory(path):
+            yield from _lengths_below(storage, path)
+        else:
+            yield storage.size_of(path)
+
+
 def _length_below(storage: Storage, folder: str) -> int:
     """Length of the first file below a directory of a store that another broker made; 0: none."""
-    for name in storage.list(folder):
-        path = f"{folder}/{name}"
-        folder_below = storage.is_directory(path)
-        length = _length_below(storage, path) if folder_below else storage.size_of(path)
-        if length:
-            return length
-    return 0
+    return next(filter(None, _lengths_below(storage, folder)), 0)
 
 
 def _settle(configuration: Configuration, name: str, stored: int | None) -> Configuration:

@@ -240,3 +240,39 @@ def test_a_changed_digit_of_store_json_is_refused(store_dir: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"starts": 1', b'"starts": 3'))
     with pytest.raises(Corrupt, match="checksum"):
         begin(store_dir)
+
+
+@mends("S285")
+@pytest.mark.parametrize(
+    ("lengths", "bytes_then"),
+    [([], 2048), ([0], 2048), ([34], 2048), ([34, 2048], 2048), ([1500, 2048, 7], 2048)],
+)
+def test_a_torn_file_of_extensions_is_no_size(
+    store_dir: Path, lengths: list[int], bytes_then: int
+) -> None:
+    """A power cut may leave the first one of all with the end that its last write had."""
+    name = "mapped_file_size_consume_queue_ext"
+    begin(store_dir, **{name: 2048})
+    folder = store_dir / "consumequeue_ext" / "orders" / "0"
+    folder.mkdir(parents=True)
+    for number, length in enumerate(lengths):
+        (folder / f"{2048 * number:020d}").write_bytes(bytes(length))
+    _life, configuration = begin(store_dir, **{name: 2048})
+    assert getattr(configuration.settings, name) == bytes_then
+    if any(lengths):
+        _life, configuration = begin(store_dir)
+        assert getattr(configuration.settings, name) == bytes_then
+        with pytest.raises(Incompatible, match=f"{name} is 2048"):
+            begin(store_dir, **{name: 1024})
+
+
+@mends("S285")
+def test_a_rocketmqs_files_of_extensions_may_be_longer(store_dir: Path) -> None:
+    """It has made them anew, to its own length."""
+    name = "mapped_file_size_consume_queue_ext"
+    begin(store_dir, **{name: 2048})
+    folder = store_dir / "consumequeue_ext" / "orders" / "0"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020d}").write_bytes(bytes(4096))
+    _life, configuration = begin(store_dir)
+    assert configuration.settings.mapped_file_size_consume_queue_ext == 4096
