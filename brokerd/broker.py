@@ -254,8 +254,8 @@ def _settle_others(
 
     missing = [] if is_visited(storage) else find_missing(storage, found.low)
     segment_bytes = settings.mapped_file_size_commit_log
-    with locked(Path(storage.root)):
-        theirs = import_foreign(storage, segment_bytes, found.low, found.appended, progress)
+    alone = locked(Path(storage.root))
+    theirs = import_foreign(storage, segment_bytes, found.low, found.appended, progress, alone)
     if theirs is not None:
         log.info("imported", records=theirs.foreign, end=theirs.end)
         ownfiles.make_all_private(Path(storage.root))

@@ -6,6 +6,7 @@ broker has written since the file was made; what the log means is then worked ou
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,15 +19,20 @@ from gantrymq.shm.ranges import Ranges, read_ranges
 from gantrymq.workers.groups.deadletternote import forget_marks
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from gantrymq.shm.storage import Storage
 
 
 def import_foreign(
-    storage: Storage, segment_bytes: int, low: int, end: int, progress: Progress | None = None
-) -> Pending | None:
+    storage: Storage, segment_bytes: int, low: int, end: int, progress: Progress | None = None,
+    alone: AbstractContextManager[None] | None = None,
+) -> Pending | None:  # fmt: skip
     """Bring the file up to date with a recovered log [low, end); None: there was nothing to do.
 
-    Marks of dead letters that are gone go before it. Raises OSError.
+    Marks of dead letters that are gone go before it, `alone` among those who change them: entered
+    for that only, since a `dlq resend` that waits for this broker to come back has its lock. Raises
+    OSError.
     """
     ranges = read_ranges(storage)
     if ranges is None or _known_end(storage) >= _foreign_end(ranges, low, end):
@@ -34,7 +40,8 @@ def import_foreign(
     forget_covered(storage)  # it made bits by its own rules, or none
     pending = read_pending(storage, segment_bytes, ranges, end, progress)
     if pending.visit is not None:
-        forget_marks(storage, pending.visit)
+        with alone or nullcontext():
+            forget_marks(storage, pending.visit)
     write_imported(storage, imported_of(pending))
     return pending
 

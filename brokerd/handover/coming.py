@@ -13,9 +13,11 @@ from gantrymq.brokerd import config, epoch, lock
 from gantrymq.shm.errors import Incompatible
 from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.groups.deadletternote import locked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from gantrymq.brokerd.config import Settings
@@ -77,13 +79,13 @@ def adopt(
         home = root.resolve().parent
         settings = epoch.settle_sizes(storage, config.load(home, given)).settings
         done = Adopted(str(root), dry_run)
-        take_over(storage, settings, done, epoch.find_old_board(home), progress)
+        take_over(storage, settings, done, epoch.find_old_board(home), progress, locked(root))
         return done
 
 
 def take_over(
     storage: Storage, settings: Settings, done: Adopted, board: Board | None,
-    progress: Progress | None = None,
+    progress: Progress | None = None, alone: AbstractContextManager[None] | None = None,
 ) -> None:  # fmt: skip
     """Look, refuse, and unless it is a dry run, take over. The store's lock is held."""
     from gantrymq.shm import jit
@@ -99,7 +101,8 @@ def take_over(
     require_carriable(storage, settings, pending)
     if not done.dry_run:
         found = bring_up_to_date(storage, settings, board, progress)
-        pending = import_foreign(storage, segment_bytes, found.low, found.appended) or pending
+        ends = found.low, found.appended
+        pending = import_foreign(storage, segment_bytes, *ends, alone=alone) or pending
         if storage.exists(epoch.ABORT_NAME):
             storage.unlink(epoch.ABORT_NAME)
             storage.sync_directory("")

@@ -66,7 +66,6 @@ class RocketMQ:
         topics["topicConfigTable"][topic] = {"topicName": topic, "perm": 6, **queues}
         self.write("topics.json", topics)
         self.save_offsets({})
-        self.places: list[tuple[int, int]] = []
 
     def save_offsets(self, offsets: dict[str, dict[int, int]]) -> None:
         """Offsets of one of its groups; it writes none of the other ones of this topic."""
@@ -131,6 +130,18 @@ def require_sound(broker: Broker) -> None:
     assert report.ok, str(report)
 
 
+def made_again(broker: Broker, old: int, new: int, *groups: str) -> RocketMQ:
+    """Groups have read so many messages, and then a RocketMQ has made the topic again."""
+    send(broker, bodies_of("old", old))
+    for group in groups:
+        read(broker, group, old)
+    broker.stop()
+    other = RocketMQ(store_of(broker.home))
+    other.make_again(TOPIC)
+    other.send(TOPIC, bodies_of("new", new))
+    return other
+
+
 @mends("S277")
 @pytest.mark.parametrize("files", ["its own", "none"])
 @pytest.mark.parametrize(("before", "since"), [(50, 120), (50, 40), (50, 1), (1, 40)])
@@ -139,12 +150,7 @@ def test_a_topic_that_a_rocketmq_has_made_again(
 ) -> None:
     """Groups get all of the new one and nothing of the old, whichever of them is longer."""
     broker = start_broker()
-    send(broker, bodies_of("old", before))
-    read(broker, GROUP, before)
-    broker.stop()
-    other = RocketMQ(store_of(broker.home))
-    other.make_again(TOPIC)
-    other.send(TOPIC, bodies_of("new", since))
+    other = made_again(broker, before, since, GROUP)
     if files == "its own":
         other.make_units()
     other.other.leave(killed=False)
@@ -165,13 +171,7 @@ def test_a_topic_that_a_rocketmq_has_made_again(
 @mends("S277")
 def test_its_own_groups_have_got_as_far_as_it_says(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker()
-    send(broker, bodies_of("old", 50))
-    read(broker, GROUP, 50)
-    read(broker, "others", 50)
-    broker.stop()
-    other = RocketMQ(store_of(broker.home))
-    other.make_again(TOPIC)
-    other.send(TOPIC, bodies_of("new", 40))
+    other = made_again(broker, 50, 40, GROUP, "others")
     other.save_offsets({f"{TOPIC}@{GROUP}": {0: 30}})
     other.other.leave(killed=True)
     broker.start()
@@ -208,12 +208,7 @@ def test_a_hand_over_to_another_rocketmq_starts_from_the_new_topic(
     start_broker: Callable[..., Broker],
 ) -> None:
     broker = start_broker()
-    send(broker, bodies_of("old", 50))
-    read(broker, GROUP, 50)
-    broker.stop()
-    other = RocketMQ(store_of(broker.home))
-    other.make_again(TOPIC)
-    other.send(TOPIC, bodies_of("new", 40))
+    other = made_again(broker, 50, 40, GROUP)
     other.other.leave(killed=False)
     handover(broker.home, Target(NOW_MS), given=SMALL)
     table = read_config(other.storage, "consumerOffset.json")["offsetTable"]
@@ -271,13 +266,8 @@ def test_whatever_comes_between_it_and_our_start(
 ) -> None:
     """None of these tells the groups, and all of them bring the queues up to date."""
     broker = start_broker()
-    send(broker, bodies_of("old", 50))
-    read(broker, GROUP, 50)
-    broker.stop()
+    other = made_again(broker, 50, 80, GROUP)
     store = store_of(broker.home)
-    other = RocketMQ(store)
-    other.make_again(TOPIC)
-    other.send(TOPIC, bodies_of("new", 80))
     other.other.leave(killed=False)
     if by == "rebuild":
         rebuild(store)
@@ -305,12 +295,7 @@ def test_a_kill_of_the_start_that_finds_it_changes_nothing(
     start_broker: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     broker = start_broker()
-    send(broker, bodies_of("old", 50))
-    read(broker, GROUP, 50)
-    broker.stop()
-    other = RocketMQ(store_of(broker.home))
-    other.make_again(TOPIC)
-    other.send(TOPIC, bodies_of("new", 40))
+    other = made_again(broker, 50, 40, GROUP)
     other.other.leave(killed=False)
     if name in MARKS:
         monkeypatch.setenv("GANTRYMQ_MARK", name)
@@ -326,3 +311,13 @@ def test_a_kill_of_the_start_that_finds_it_changes_nothing(
     assert read(broker, GROUP, 40) == Counter(bodies_of("new", 40))
     assert read(broker, "others", 40) == Counter(bodies_of("new", 40))
     require_sound(broker)
+
+
+def test_a_start_does_not_wait_for_a_command_that_waits_for_it(
+    start_broker: Callable[..., Broker],
+) -> None:
+    """`dlq resend` holds the lock of the marks while its broker is away."""
+    broker = start_broker()
+    broker.stop()
+    with deadletternote.locked(store_of(broker.home)):
+        broker.start()
