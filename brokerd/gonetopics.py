@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from gantrymq.brokerd.queuefiles import QueueKey
+from gantrymq.brokerd.queuefiles import QueueKey, remove_files
 from gantrymq.brokerd.queuestarts import read_starts, save_starts
 from gantrymq.shm.errors import Corrupt
-from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.properties import DLQ_PREFIX
 from gantrymq.shm.queuenames import queue_directory
 from gantrymq.shm.storage import is_disk_full
@@ -51,9 +50,7 @@ def forget_gone(
             raise
         return
     for key in gone:
-        folder = queue_directory(storage, *key)
-        for name in positions_in(storage, folder):
-            storage.unlink(f"{folder}/{name}")
+        remove_files(storage, queue_directory(storage, *key))
         del queues[key]
 
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from gantrymq.brokerd import batchqueues
-from gantrymq.brokerd.queuefiles import QueueKey, write_units
+from gantrymq.brokerd.queuefiles import QueueKey, remove_files, write_units
 from gantrymq.shm import layout
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.innerbatch import is_inner_batch
 from gantrymq.shm.kernels import inner, scan
-from gantrymq.shm.lognames import positions_in
 from gantrymq.shm.queuenames import MEMBERS
 from gantrymq.shm.record_columns import number_names
 
@@ -133,7 +132,7 @@ class MemberQueues:
         if len(anew) and (anew[-1] or following):  # its topic was made again: see QueueRows.begins
             offsets, units = offsets[anew[-1] :], units[anew[-1] :]
             following = low = 0
-            self._remove(key)
+            remove_files(self._storage, self._folder(key))
         highest = np.maximum.accumulate(np.concatenate([[following - 1], offsets[:-1]]))
         new = offsets > highest
         if not new.any():
@@ -158,9 +157,3 @@ class MemberQueues:
 
     def _folder(self, key: QueueKey) -> str:
         return f"{MEMBERS}/{key[0]}/{key[1]}"
-
-    def _remove(self, key: QueueKey) -> None:
-        """Take a queue's files away."""
-        folder = self._folder(key)
-        for name in positions_in(self._storage, folder):
-            self._storage.unlink(f"{folder}/{name}")

@@ -98,6 +98,12 @@ def _sound_positions(data: bytearray) -> list[int]:
     return [int(positions[at]) for at in sound[[0, -1]]] if len(sound) else []
 
 
+def remove_files(storage: Storage, folder: str) -> None:
+    """Remove all files of a queue, by its folder. Raises OSError."""
+    for name in positions_in(storage, folder):
+        storage.unlink(f"{folder}/{name}")
+
+
 def write_units(
     storage: Storage, folder: str, file_bytes: int, at: int, units: memoryview,
     written: Callable[[str], None] | None = None,

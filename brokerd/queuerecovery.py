@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gantrymq.brokerd.logscan import Piece, queue_offsets, queues_of, walk
 from gantrymq.brokerd.memberqueues import MemberQueues, UnknownBatchTopic
-from gantrymq.brokerd.queuefiles import QueueKey, has_all_files, unit_of
+from gantrymq.brokerd.queuefiles import QueueKey, has_all_files, remove_files, unit_of
 from gantrymq.brokerd.queuestarts import first_unit, read_starts
 from gantrymq.shm import layout
 from gantrymq.shm.bitmapnote import DIRECTORY as EXTENSIONS
@@ -58,7 +58,7 @@ def recover_queues(
             _find_next_offsets(storage, settings.mapped_file_size_commit_log, found, members)
             for key in found.starts:  # the reader makes all their units
                 for root in (QUEUES, EXTENSIONS):
-                    _cut_queue(storage, cq_bytes, f"{root}/{folder_of(key[0])}/{key[1]}", 0)
+                    remove_files(storage, f"{root}/{folder_of(key[0])}/{key[1]}")
             return
     _rebuild(storage, settings, found, members)
 

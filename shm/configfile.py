@@ -206,15 +206,18 @@ def what_is_wrong(storage: Storage, name: str) -> dict[str, str] | None:
 
     A RocketMQ's has no checksum. A kill amid `write_config` leaves a file like that, too.
     """
-    path = f"config/{name}"
-    used = "nothing" if _read_whole(storage, path + BACKUP_SUFFIX) is None else path + BACKUP_SUFFIX
-    if not storage.exists(path):
-        return None if used == "nothing" else {"found": "no file", "used": used}
-    if _read_whole(storage, path) is None:
-        return {"found": "no JSON", "used": used}
-    if sum_holds(read_file(storage, path)) is False:
-        return {"found": "a file that was changed since it was written", "used": path}
-    return None
+    path, found = f"config/{name}", "no file"
+    if storage.exists(path):
+        holds = sum_holds(read_file(storage, path))
+        if holds:  # most are so, and parsing takes long
+            return None
+        if _read_whole(storage, path) is not None:
+            changed = {"found": "a file that was changed since it was written", "used": path}
+            return None if holds is None else changed
+        found = "no JSON"
+    if _read_whole(storage, path + BACKUP_SUFFIX) is not None:
+        return {"found": found, "used": path + BACKUP_SUFFIX}
+    return None if found == "no file" else {"found": found, "used": "nothing"}
 
 
 def is_of_another(storage: Storage, name: str) -> bool:

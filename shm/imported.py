@@ -122,12 +122,16 @@ def write_imported(storage: Storage, imported: Imported) -> None:
 
 def _queue_of(item: tuple[str, Any]) -> tuple[tuple[str, int], Settled]:
     name, value = item
-    topic, _, queue_id = name.rpartition("/")
     bits = zlib.decompress(base64.b64decode(value["settled"], validate=True))
     settled = Settled(offset_of(value["first"]), offset_of(value["count"]), bits)
     if len(bits) != (settled.count + 7) // 8:
         raise ValueError(f"{name}: {len(bits)} bytes for {settled.count} records")
-    return (topic, id_of(queue_id)), settled
+    return _key_of(name), settled
+
+
+def _key_of(name: str) -> tuple[str, int]:
+    topic, _, queue_id = name.rpartition("/")
+    return topic, id_of(queue_id)
 
 
 def _visit_of(value: Any) -> Visit:  # noqa: ANN401 - JSON
@@ -136,8 +140,7 @@ def _visit_of(value: Any) -> Visit:  # noqa: ANN401 - JSON
 
 
 def _by_queue(table: Mapping[str, Any]) -> dict[tuple[str, int], int]:
-    parts = ((name.rpartition("/"), number) for name, number in table.items())
-    return {(topic, id_of(queue)): offset_of(number) for (topic, _, queue), number in parts}
+    return {_key_of(name): offset_of(number) for name, number in table.items()}
 
 
 def _named(table: Mapping[tuple[str, int], int]) -> dict[str, int]:

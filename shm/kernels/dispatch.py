@@ -290,11 +290,10 @@ def dispatch_log(
     """Make the units of what was appended behind form[DISPATCHED], in one segment's view.
 
     Units that a queue has already (queue offset below its `written`) are passed over, as are the
-    records below its `starts`. `marks` is
-    zero, a word per queue of the board, and is left zero. form[ROOM] and ROOM_MAX bound the call;
-    `touched`, `notes` and `units` have room for as many as ROOM. Returns IDLE, NEW_TOPICS or
-    NEW_SEGMENT before anything is done, and else DONE, LIMIT, FILLER, END, TRUNCATED, INVALID
-    (form[CULPRIT] says where) or UNKNOWN_TOPIC.
+    records below its `starts`. `marks` is zero, a word per queue of the board, and is left zero.
+    form[ROOM] and ROOM_MAX bound the call; `touched`, `notes` and `units` have room for as many as
+    ROOM. Returns IDLE, NEW_TOPICS or NEW_SEGMENT before anything is done, and else DONE, LIMIT,
+    FILLER, END, TRUNCATED, INVALID (form[CULPRIT] says where) or UNKNOWN_TOPIC.
     """
     raw_form = machine.raw(form)
     raw_board = machine.raw(board)
