@@ -34,7 +34,14 @@ from gantrymq.shm.lineage import COPIED_AT, FIELD, FILE, Lineage, lineage_of
 from gantrymq.shm.ownfiles import replace_whole
 from gantrymq.shm.properties import parse_delay_levels
 from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
-from gantrymq.shm.storage import PosixStorage, Storage, read_file, replace_file
+from gantrymq.shm.storage import (
+    PosixStorage,
+    Storage,
+    first_length,
+    lengths_below,
+    read_file,
+    replace_file,
+)
 from gantrymq.shm.valueranges import is_offset
 
 ABORT_NAME: Final = "abort"
@@ -43,10 +50,11 @@ _ORIGIN: Final = f"the store ({STORE_FILE})"
 #: 2: a clean stop ends the ledger with a closing entry, and JSON files have checksums.
 #: 3: the ledger says what of it was durable.
 VERSION: Final = 3
-#: A store keeps the sizes that it was made with: file names are positions.
+#: A store keeps the sizes that it was made with: file names are positions. Where files of each
+#: are, and so many folders below.
 SIZES: Final = {
-    "mapped_file_size_commit_log": "commitlog",
-    "mapped_file_size_consume_queue": "consumequeue",
+    "mapped_file_size_commit_log": ("commitlog", 0),
+    "mapped_file_size_consume_queue": ("consumequeue", 2),
 }
 #: Files that a store may have; their length is kept as long as there is one.
 _EXTENSIONS: Final = "mapped_file_size_consume_queue_ext"
@@ -197,7 +205,7 @@ def read_store_file(storage: Storage) -> dict[str, Any]:
         for what, wanted, said in faults_of(content):
             raise _damaged(f"has {what} (but {said}, not {wanted})")
         return content
-    found = {name: _length_below(storage, folder) for name, folder in SIZES.items()}
+    found = {name: first_length(storage, *place) for name, place in SIZES.items()}
     return {name: length for name, length in found.items() if length}
 
 
@@ -248,24 +256,11 @@ def _extension_bytes(storage: Storage, stored: Mapping[str, Any]) -> int | None:
     A power cut may have left one shorter: what our last life went by is noted. A RocketMQ's may be
     longer.
     """
-    longest = max(_lengths_below(storage, EXTENSIONS), default=0)
+    longest = max(lengths_below(storage, EXTENSIONS, 2), default=0)
     noted = stored.get(USED, {}).get(_EXTENSIONS)
     if not longest or not is_offset(noted):
         return longest or None
     return max(longest, int(noted))
-
-
-def _lengths_below(storage: Storage, folder: str) -> Iterator[int]:
-    for path in (f"{folder}/{name}" for name in storage.list(folder)):
-        if storage.is_directory(path):
-            yield from _lengths_below(storage, path)
-        else:
-            yield storage.size_of(path)
-
-
-def _length_below(storage: Storage, folder: str) -> int:
-    """Length of the first file below a directory of a store that another broker made; 0: none."""
-    return next(filter(None, _lengths_below(storage, folder)), 0)
 
 
 def _settle(configuration: Configuration, name: str, stored: int | None) -> Configuration:

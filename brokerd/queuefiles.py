@@ -110,7 +110,8 @@ def write_units(
 ) -> None:  # fmt: skip
     """Write units from byte `at` of a queue on, in files of that length. Raises OSError.
 
-    `written` is called with each file's name before the next one is written.
+    `written` is called with each file's name before the next one is written. A file's length is
+    durable then before its units: in a RocketMQ's folders a file tells the length of all (S286).
     """
     while units:
         base = at // file_bytes * file_bytes
@@ -120,6 +121,8 @@ def write_units(
         try:
             if file.size() < file_bytes:
                 file.truncate(file_bytes)
+                if written is not None:
+                    file.sync()
             file.write_at(part, at - base)
         finally:
             file.close()

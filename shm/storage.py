@@ -630,15 +630,17 @@ def folders_in(storage: Storage, name: str) -> list[str]:
 
 def first_length(storage: Storage, directory: str, depth: int = 0) -> int:
     """Bytes of the first file with any, `depth` folders below a directory (queues': 2), or 0."""
-    for name in storage.list(directory):
-        path = f"{directory}/{name}"
+    return next(lengths_below(storage, directory, depth), 0)
+
+
+def lengths_below(storage: Storage, directory: str, depth: int = 0) -> Iterator[int]:
+    """Bytes of the files with any, `depth` folders below a directory, in their names' order."""
+    for path in (f"{directory}/{name}" for name in storage.list(directory)):
         if storage.is_directory(path):
-            length = first_length(storage, path, depth - 1) if depth else 0
-        else:
-            length = _length_of(storage, path) if depth == 0 else 0
-        if length:
-            return length
-    return 0
+            if depth:
+                yield from lengths_below(storage, path, depth - 1)
+        elif depth == 0 and (length := _length_of(storage, path)):
+            yield length
 
 
 def _length_of(storage: Storage, path: str) -> int:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gantrymq.brokerd.queuefiles import write_units as write_units_of
 from gantrymq.shm import layout
 from gantrymq.shm.board import Board
 from gantrymq.shm.kernels import dispatch
-from gantrymq.shm.storage import PosixStorage, read_file
+from gantrymq.shm.storage import PosixStorage, lengths_below, read_file
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, read_progress, save_progress
 from gantrymq.workers.housekeeper.queuesync import QueueSync
 from gantrymq.workers.logviews import LogViews
 from gantrymq.workers.reader.queues import QueueFiles
+from tests.sim.storage_calls import build, losses
 from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
 from tests.support.memory_sessions import memory_board
-from tests.support.simdisk import Disk
+from tests.support.simdisk import Change, Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
 
@@ -181,3 +184,30 @@ def test_an_error_that_a_kernel_meets_is_raised_by_the_storage(tmp_path: Path) -
     with pytest.raises(OSError, match="Bad file descriptor"):
         write_touched(files, [touch(0, 2, 1, 1)], units)
     files.close()
+
+
+@mends("S286")
+def test_no_power_cut_leaves_a_file_of_another_broker_shorter_than_its_queues_others() -> None:
+    """Its length tells the setting of all: by a torn first one, the next would be as short."""
+    disk, lengths = Disk(file_bytes_max=1 << 10), Counter[int]()
+    script: list[Change] = []
+    storage, disk.journal = SimStorage(disk), script
+    units = memoryview(bytes(range(1, 201)))
+    write_units_of(
+        storage, "batchconsumequeue/b/0", 128, 0, units, lambda name: sync(storage, name)
+    )
+    for end in range(len(script) + 1):
+        for lost in losses(script[:end]):
+            left = SimStorage(build(script[:end], lost, torn=False))
+            lengths.update(lengths_below(left, "batchconsumequeue", 2))
+    assert set(lengths) == {128}
+
+
+def sync(storage: SimStorage, name: str) -> None:
+    """Make a file durable, its names included."""
+    file = storage.open(name, write=True)
+    file.sync()
+    file.close()
+    folders = name.split("/")[:-1]
+    for depth in range(len(folders), -1, -1):
+        storage.sync_directory("/".join(folders[:depth]))
