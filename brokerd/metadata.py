@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from gantrymq.brokerd import topics
@@ -42,6 +43,8 @@ from gantrymq.shm.topicfiles import DELETED, LEVEL_ATTRIBUTE, begin_in, topic_ta
 from gantrymq.shm.valueranges import is_small
 
 TOPICS_FILE: Final = "topics.json"
+#: Deleted topics that leave at a time: some 2 ms of a step for which all clients wait.
+LEAVING_MAX: Final = 64
 
 
 @dataclass(slots=True)
@@ -524,13 +527,21 @@ class Metadata:
 
     # ------------------------------------------------------------------------------- leaving
 
+    def kept_open(self, opened: Container[int]) -> int:
+        """How many deleted topics stay on the board for slots in `opened`."""
+        return sum(self._slots[name] in opened for name in self.departing)
+
     def begin_leaving(self, opened: Container[int]) -> list[str]:
-        """Mark deleted topics that leave the board, but for slots in `opened`; their names."""
-        for name in list(self.departing):
+        """Mark deleted topics that leave the board, but for slots in `opened`; their names.
+
+        Of many only so many as one step is short with.
+        """
+        free = (name for name in self.departing if self._slots[name] not in opened)
+        for name in list(islice(free, LEAVING_MAX)):
             slot = self._slot(name)
             if self._is_used(slot):
                 self.departing.discard(name)
-            elif slot.slot not in opened:
+            else:
                 self._leaving.add(name)
                 at = self._on_board.topic_at(slot.slot)
                 self._on_board.set_half(at + layout.TOPIC_SYSTEM, layout.LEAVING)

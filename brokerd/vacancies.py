@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.brokerd.metadata import LEAVING_MAX
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import map_arena
 
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
     from gantrymq.brokerd.metadata import Metadata
     from gantrymq.brokerd.sessions import Sessions
 
-#: How often it is looked for topics that may leave; sooner where many wait.
+#: How often it is looked for topics that may leave; sooner where as many wait as leave at a time.
 LOOK_NS: Final = 500_000_000
-MANY: Final = 64
 
 
 class Vacancies:
@@ -43,13 +43,14 @@ class Vacancies:
         self._tails: list[int] | None = None  # of agents' rings, once all crews have
         self._own: list[tuple[NDArray[np.uint8], int]] = []
         self._next_ns = 0
+        self._kept = 0  # topics that sessions had open at the last look: these do not hurry it
 
     def look(self, crews: Sequence[Crew], now_ns: int) -> None:
         """Take the next step, if one can be taken."""
         if self._names:
             self._go_on(crews)
-        elif self._metadata.departing and (
-            now_ns >= self._next_ns or len(self._metadata.departing) >= MANY
+        elif (waiting := len(self._metadata.departing)) and (
+            now_ns >= self._next_ns or waiting - self._kept >= LEAVING_MAX
         ):
             self._next_ns = now_ns + LOOK_NS
             self._begin(crews)
@@ -61,6 +62,7 @@ class Vacancies:
 
     def _begin(self, crews: Sequence[Crew]) -> None:
         opened = self._sessions.opened()
+        self._kept = self._metadata.kept_open(opened)
         self._names = self._metadata.begin_leaving(opened)
         if self._names:
             self._number += 1

@@ -13,8 +13,9 @@ import pytest
 
 from gantrymq.brokerd import config
 from gantrymq.brokerd.children import Outbox, Resident, socket_pair
-from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.metadata import LEAVING_MAX, Metadata
 from gantrymq.brokerd.supervisor import CREWS
+from gantrymq.brokerd.vacancies import LOOK_NS, Vacancies
 from gantrymq.shm import layout, wire
 from gantrymq.shm.board import Board
 from gantrymq.shm.clock import SystemClock
@@ -181,6 +182,41 @@ def test_a_group_is_deleted_amid_its_first_members_start(door: Door) -> None:
 
 def _fail(*_arguments: object) -> Sequence[object]:
     raise KeyError("a defect of ours")
+
+
+@mends("S287")
+def test_a_look_for_topics_that_may_leave_is_short_and_seldom(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics that a session has open do not hurry it; those that it lets go of leave in parts."""
+    broker, asked, told = door.broker, list[int](), list[wire.Frame]()
+    metadata, names = broker.metadata, [f"going{number}" for number in range(2 * LEAVING_MAX + 1)]
+    with door.connect() as channel:
+        session = broker.sessions.get(door.attach(channel).session)
+        assert session is not None
+        for plan in (lambda name: metadata.plan_create(name, 1, "written"), metadata.plan_delete):
+            answers = [plan(name) for name in names]
+            metadata.commit()
+            session.opened.update(answer().slot for answer in answers)
+        opened = broker.sessions.opened
+
+        def counted() -> set[int]:
+            asked.append(1)
+            return opened()
+
+        monkeypatch.setattr(broker.sessions, "opened", counted)
+        vacancies = Vacancies(metadata, broker.sessions, told.append)
+        for _ in range(9):
+            vacancies.look((), 1)
+        assert (len(asked), told) == (1, [])
+        session.opened.clear()
+        for passes in (1, 2, 3):
+            vacancies.look((), 1 + passes * LOOK_NS)
+            leaving = [topic.name for topic in broker.board.topics() if topic.leaving]
+            assert len(leaving) == (1 if passes == 3 else LEAVING_MAX)
+            vacancies.look((), 1 + passes * LOOK_NS)
+        assert len(told) == 3
+        assert not metadata.departing
 
 
 @mends("S44")
