@@ -104,7 +104,7 @@ class _Completion:
         self._cut(queue)
         # Whoever wrote the last one may have died before it was synced.
         for last in [file for file in queue.files if file.count][-1:]:
-            self._sync_file(f"{self._folder}/{last.base:020d}")
+            self._write_again(f"{self._folder}/{last.base:020d}", last.count * _UNIT)
         at = queue.end * _UNIT
         for units in self._lacking(self._behind(queue.max_physical, written), written):
             data = memoryview(units.tobytes())
@@ -219,6 +219,18 @@ class _Completion:
                 return
             self._storage.unlink(path)
             self._storage.sync_directory(self._folder)
+
+    def _write_again(self, path: str, size: int) -> None:
+        """Make a file's units durable, also those that a failed sync has dropped.
+
+        Their pages count as clean since, and another sync would not write them.
+        """
+        units = bytearray(size)
+        file = self._storage.open(path, write=True)
+        file.read_into(units, 0)
+        file.write_at(units, 0)
+        file.close()
+        self._sync_file(path)
 
     def _sync_file(self, path: str) -> None:
         """Make a file durable, its name included."""

@@ -39,7 +39,7 @@ def recover_queues(
     members = MemberQueues(storage, cq_bytes)
     # After a failed sync pages count as clean that are not on the disk: units since the last good
     # one are written again.
-    failed = old_board and old_board.half(layout.BOARD_STATE) == BrokerState.FAILED
+    failed = has_failed(old_board)
     known = _from_board(old_board) if old_board and not failed else read_progress(storage)
     # A full disk may keep progress from being noted, and retention goes on: then all is made anew.
     if known is not None and found.low <= known[0] <= found.appended:
@@ -61,6 +61,11 @@ def recover_queues(
                     remove_files(storage, f"{root}/{folder_of(key[0])}/{key[1]}")
             return
     _rebuild(storage, settings, found, members)
+
+
+def has_failed(old_board: Board | None) -> bool:
+    """Whether the life before ended as a write or sync failed, if its board still tells of it."""
+    return old_board is not None and old_board.half(layout.BOARD_STATE) == BrokerState.FAILED
 
 
 def _from_board(board: Board) -> tuple[int, dict[QueueKey, int]]:

@@ -14,6 +14,8 @@ Every step can be done again: a crash amid recovery leaves a store that recovers
 5. Queues: what was synced, or what the board of the same boot knows, holds; the reader makes the
    rest from the log. A queue that does not fit is rebuilt with all others from the log. Those of
    topics of type BatchCQ are made here, and RocketMQ's own units of them (brokerd/batchqueues.py).
+6. After a failed write or sync the key index is made again: its files are changed in place, and
+   what a life before put there again may not be on the disk (see 4).
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ from gantrymq.brokerd.commitlog import SPARE, segment_bases
 from gantrymq.brokerd.foreign import keep_ranges, settle_ranges
 from gantrymq.brokerd.logend import damaged, judge_behind
 from gantrymq.brokerd.logscan import OURS, THEIRS, Piece, walk
-from gantrymq.brokerd.queuerecovery import note_topics, recover_queues
+from gantrymq.brokerd.queuerecovery import has_failed, note_topics, recover_queues
 from gantrymq.brokerd.recovered import Recovered
 from gantrymq.shm import layout, limits
 from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.indexnote import forget_note
 from gantrymq.shm.kernels import scan
 from gantrymq.shm.lognames import DIRECTORY, segment_name
 from gantrymq.shm.marks import mark
@@ -104,6 +107,8 @@ def recover(
     found.durable = found.appended
     found.settled = old_board.word(layout.BOARD_SETTLED) if old_board else found.appended
     recover_queues(storage, settings, found, last_board)
+    if has_failed(last_board):
+        forget_note(storage)
     batchunits.complete(storage, settings, found)
     mark("recovery.after_queues")
     if checkpoint is not None and checkpoint.clean:

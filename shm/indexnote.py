@@ -137,6 +137,12 @@ def read_note(storage: Storage) -> tuple[Shape, Note] | None:
         return None
 
 
+def forget_note(storage: Storage) -> None:
+    """Remove `gantry/index.json`: the files are made again from the log. Raises OSError."""
+    if storage.exists(NOTE_FILE):
+        storage.unlink(NOTE_FILE)
+
+
 def _header_of(row: Sequence[Any]) -> Header:
     """Raises ValueError, TypeError."""
     begin_ms, end_ms, *numbers = row

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import forked, leaks, reached
 from tests.support.processortime import Times, kind_of, processor_seconds
+from tests.support.simdisk import Dropping, Inode
 from tests.support.tree import ROOT
 from tests.support.watchdog import poll_until
 
@@ -45,6 +46,13 @@ def store_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "store"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def nothing_reaches_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a failed sync of the simulated disk be as bad as it can be: it drops every page."""
+    drop = Inode.sync_failed
+    monkeypatch.setattr(Inode, "sync_failed", lambda inode, _dice: drop(inode, Dropping()))
 
 
 @pytest.fixture

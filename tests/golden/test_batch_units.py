@@ -5,7 +5,9 @@ RocketMQ's own units are completed byte for byte; ours have a unit for each mess
 
 from __future__ import annotations
 
+import errno
 import json
+import random
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,11 +30,12 @@ from gantrymq.shm.errors import Incompatible
 from gantrymq.shm.queuenames import MEMBERS
 from gantrymq.shm.storage import PosixStorage, Storage, read_file
 from tests.support.batchqueues import SETS, TOPIC, Place, messages_of, place_of, unit_files
-from tests.support.faults import FaultPlan, KilledError, kill_at
+from tests.support.faults import Fault, FaultPlan, KilledError, kill_at
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 Golden = Callable[[str], GoldenStore]
 UNIT = layout.BATCH_CQ_UNIT.size
@@ -139,12 +142,8 @@ def member_units(storage: Storage) -> dict[Place, tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_a_start_can_be_killed_at_every_storage_call(own_copy: Golden, name: str) -> None:
-    """P11: the next one comes to the same queues, RocketMQ's and ours."""
-    golden = own_copy(name)
-    theirs = unit_files(golden)
-    lag(golden)
+def disk_of(golden: GoldenStore) -> Disk:
+    """A simulated disk with the store's truth, and RocketMQ's own units."""
     disk = Disk(file_bytes_max=golden.segment_bytes)
     written = SimStorage(disk)
     for path in sorted(golden.store.rglob("*")):
@@ -152,6 +151,40 @@ def test_a_start_can_be_killed_at_every_storage_call(own_copy: Golden, name: str
         if path.is_file() and inside.startswith(("commitlog", "config", "batchconsumequeue")):
             file = written.create(inside)
             file.write_at(path.read_bytes(), 0)
+    return disk
+
+
+@mends("S288")
+@pytest.mark.usefixtures("nothing_reaches_the_disk")
+def test_units_that_a_failed_sync_has_dropped_are_written_again(own_copy: Golden) -> None:
+    """P3: a start whose sync fails; the next one finds its units, and makes them durable."""
+    golden = own_copy(SETS[0])
+    theirs = unit_files(golden)
+    lag(golden)
+    disk = disk_of(golden)
+    for inode in filter(None, disk.names.entries.values()):
+        inode.sync()
+    for at in count(1):
+        faults = FaultPlan([Fault(at, error=errno.EIO, kinds=("sync",), under="batchconsumequeue")])
+        tried = SimStorage(disk.clone(), "supervisor", faults)
+        with suppress(OSError):
+            come(golden, tried)
+        if not faults.met:
+            break
+        come(golden, SimStorage(tried.disk))
+        tried.disk.power_cut(random.Random(at))
+        left = SimStorage(tried.disk)
+        assert {path: read_file(left, f"batchconsumequeue/{path}") for path in theirs} == theirs
+    assert at > 2
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_start_can_be_killed_at_every_storage_call(own_copy: Golden, name: str) -> None:
+    """P11: the next one comes to the same queues, RocketMQ's and ours."""
+    golden = own_copy(name)
+    theirs = unit_files(golden)
+    lag(golden)
+    disk = disk_of(golden)
     calls = 0
     for at in count(1):
         tried = SimStorage(disk.clone(), "supervisor", FaultPlan([kill_at(at)]))

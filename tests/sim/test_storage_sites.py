@@ -13,7 +13,7 @@ import pytest
 
 from gantrymq.shm.codes import Role
 from tests.sim import scenario
-from tests.sim.downfalls import STEPS_MAX
+from tests.sim.downfalls import STEPS_MAX, cut_power
 from tests.sim.scenario import World
 from tests.support.faults import Fault, Moment
 from tests.support.simdisk import parent_of
@@ -101,6 +101,34 @@ class FailedSyncs:
             assert name not in self._failed, f"{who} syncs {name or '.'} again after it failed"
 
 
+def run_on_what_was_dropped(site: Site, at: int) -> None:
+    """A sync fails and pages that it drops count as clean; the next life works on them, and syncs.
+
+    Then the power goes, with whatever is not on the disk, and the oracle looks.
+    """
+    process, kind, under = site
+    world = busy_world()
+    fault = Fault(at, Moment.BEFORE, errno.EIO, (kind,), under=under)
+    world.machine.plans.agents[AGENTS[process]] = (fault,)
+    simulation = world.simulation
+    simulation.run_until(partial(_is_met_or_settled, world, process), STEPS_MAX)
+    if world.machine.lives == 1 and not _is_met(world, process):
+        return  # it does not sync as often
+    scenario.calm(world)
+    simulation.run_until(world.settled, STEPS_MAX)
+    for _ in range(2):
+        world.add_producer(10)
+        scenario.wait(world)
+    cut_power(world)
+    scenario.calm(world)
+    simulation.run_until(world.settled, STEPS_MAX)
+    scenario.start_again(world)
+
+
+def _is_met_or_settled(world: World, process: str) -> bool:
+    return _is_met(world, process) or world.settled()
+
+
 def _is_met(world: World, process: str) -> bool:
     store = world.machine.stores.get(process)
     return bool(store and store.faults.met) or world.machine.lives > 1
@@ -143,6 +171,19 @@ def test_a_sync_that_lacks_room_is_not_tried_again(sites: list[Site], process: s
             run(site, errno.ENOSPC, persistent=False)
         except BaseException as error:
             raise AssertionError(f"{site}: {error}") from error
+
+
+@mends("S288")
+@pytest.mark.usefixtures("nothing_reaches_the_disk")
+@pytest.mark.parametrize("process", AGENTS)
+def test_what_a_failed_sync_has_dropped_is_written_again(sites: list[Site], process: str) -> None:
+    """P3: no life says of a page that it is on the disk since a sync had nothing to write."""
+    for site in [s for s in sites if s[0] == process and s[1] == "sync"]:
+        for at in (1, 3, 8):
+            try:
+                run_on_what_was_dropped(site, at)
+            except BaseException as error:
+                raise AssertionError(f"{site}, sync {at}: {error}") from error
 
 
 @mends("S112")

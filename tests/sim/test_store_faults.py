@@ -9,14 +9,16 @@ import pytest
 
 from gantrymq.shm import layout
 from gantrymq.shm.codes import BrokerState, Role
+from gantrymq.shm.indexnote import NOTE_FILE
 from gantrymq.workers.groups.agent import Groups
 from gantrymq.workers.sparetime import InSpareTime
 from tests.sim import scenario
-from tests.sim.downfalls import STEPS_MAX
+from tests.sim.downfalls import STEPS_MAX, kill_everything
 from tests.sim.scenario import World
 from tests.support.faults import Fault, Moment
 from tests.support.simdisk import ROOM_FOR_ALL
 from tests.support.simulation import AgentActor
+from tests.support.trials import mends
 
 #: More calls of a kind than any agent makes in these runs.
 CALLS_MAX = 400
@@ -105,6 +107,30 @@ def test_a_write_error_of_a_derived_file_is_final(role: Role, file: str) -> None
     assert role is not Role.WRITER or board.word(layout.BOARD_APPENDED) == appended
     stop_and_check(world)
     assert world.machine.lives == 3
+
+
+@mends("S288")
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_key_index_is_made_again_after_a_failed_sync_only(fails: bool) -> None:
+    """P3: slots are changed in place; those that were put back may not be on the disk."""
+    world = busy_world()
+    disk, forgotten = world.machine.disk, list[str]()
+
+    def watch(process: str, kind: str, name: str) -> None:
+        if (kind, name) == ("unlink", NOTE_FILE):
+            forgotten.append(process)
+
+    world.simulation.run_until(lambda: NOTE_FILE in disk.names.entries, STEPS_MAX)
+    disk.watch = watch
+    if fails:
+        fault = Fault(1, Moment.BEFORE, errno.EIO, ("sync",))
+        world.machine.stores["groups"].faults.faults = (fault,)
+        world.simulation.run_until(lambda: world.machine.lives > 1, STEPS_MAX)
+    else:
+        kill_everything(world)
+    stop_and_check(world)
+    assert bool(forgotten) == fails
+    assert NOTE_FILE in disk.names.entries
 
 
 @pytest.mark.parametrize(

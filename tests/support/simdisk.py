@@ -136,6 +136,13 @@ class Inode:
         self.durable[at : at + SECTOR_BYTES] = np.frombuffer(contents, np.uint8)
 
 
+class Dropping(random.Random):
+    """Dice by which no page of a failed sync reaches the disk."""
+
+    def random(self) -> float:
+        return 0.999
+
+
 @dataclass(frozen=True, slots=True)
 class NameChange:
     """One entry of a directory that appeared, moved or went; a directory has no inode."""

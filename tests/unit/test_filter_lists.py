@@ -5,14 +5,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gantrymq.shm import layout
-from gantrymq.shm.bitmapnote import FILE, read_covered
+from gantrymq.shm.bitmapnote import FILE, extension_directory, read_covered
 from gantrymq.shm.bloom import BloomForm
+from gantrymq.shm.errors import StoreFailed
 from gantrymq.workers.filterfile import FilterEntry, write_filters
 from gantrymq.workers.reader import filters
 from gantrymq.workers.reader.extensions import Extensions
@@ -119,3 +121,31 @@ def test_bits_for_what_retention_has_removed_make_no_file() -> None:
     assert not store.extensions.set_bits(0, 0, (1, 2))
     assert not store.storage.exists("consumequeue_ext")
     assert not store.extensions.sync_bits()
+
+
+@mends("S288")
+@pytest.mark.usefixtures("nothing_reaches_the_disk")
+def test_bits_that_a_failed_sync_has_dropped_are_written_again() -> None:
+    """P3: they are set in the cache, so the next reader would find nothing to write, or to sync."""
+    store = Store()
+    size = store.extensions._unit_bytes
+    bitmap_bytes = size - layout.CQ_EXT_UNIT_BYTES
+    unit = layout.CQ_EXT_UNIT.pack(size=size, bitmap_bytes=bitmap_bytes) + bytes(bitmap_bytes)
+    name = f"{extension_directory('t', 0)}/{0:020d}"
+    file = store.storage.create(name)
+    file.write_at(unit.ljust(SETTINGS.mapped_file_size_consume_queue_ext, b"\0"), 0)
+    file.sync()
+    store.storage.sync_directory(extension_directory("t", 0))
+    store.faults.faults = (Fault(1, error=errno.EIO, kinds=("sync",)),)
+    assert store.extensions.set_bits(0, 0, (3, 9))
+    with pytest.raises(StoreFailed):
+        store.extensions.sync_bits()
+    again = Extensions(SimStorage(store.storage.disk), store.board, SETTINGS)
+    assert again.set_bits(0, 0, (3, 9))
+    assert again.sync_bits()
+    disk = store.storage.disk.clone()
+    inode = disk.names.entries[name]
+    assert inode is not None
+    inode.power_cut(random.Random(1))
+    left = inode.durable[layout.CQ_EXT_BITMAP : size].tobytes()
+    assert [at for at in range(8 * bitmap_bytes) if left[at // 8] >> at % 8 & 1] == [3, 9]

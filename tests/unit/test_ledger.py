@@ -488,3 +488,29 @@ def test_who_had_a_queue_before_it_was_forgotten_knows_nothing_of_it(
     ledger.sync()
     for known in (ledger, loaded(storage)):
         assert known.group("g").queue(key).since == after > before
+
+
+@mends("S288")
+@pytest.mark.usefixtures("nothing_reaches_the_disk")
+@pytest.mark.parametrize("commits", [0, 3, 40, 400])
+def test_what_a_failed_sync_has_dropped_is_written_again(commits: int) -> None:
+    """P3: no later entry says of bytes that they are durable which no sync has written."""
+    faults = FaultPlan()
+    storage = SimStorage(Disk(), faults=faults)
+    ledger = filled(storage)
+    ledger.sync()
+    for offset in range(commits):
+        ledger.commit("g", ("orders", 1), offset)
+        ledger.flush()
+    faults.faults = (Fault(1, error=errno.EIO, kinds=("sync",)),)
+    ledger.commit("g", ("orders", 0), 9)
+    with pytest.raises(OSError, match="EIO"):
+        ledger.sync()
+    again = open_ledger(SimStorage(storage.disk), 2)
+    for offset in range(100):
+        again.commit("h", ("events", 1), 500 + offset)
+        again.sync()
+    for seed in range(20):
+        disk = storage.disk.clone()
+        disk.power_cut(random.Random(seed))
+        assert state(open_ledger(SimStorage(disk), 2)) == state(again)

@@ -346,7 +346,9 @@ class Ledger:
     def load(self) -> None:
         """Read the file, cut a torn tail, and stay open. Raises Corrupt, Incompatible, OSError.
 
-        Of what it holds some may not outlive a power cut yet: `copied`.
+        Of what it holds some may not outlive a power cut yet: `copied`. What the file does not say
+        to be durable is written again with the next `flush`: after a failed sync its pages count as
+        clean though they are not on the disk, and another sync would not write them.
         """
         remove_unfinished(self.storage)
         if not self.storage.exists(NAME):
@@ -360,6 +362,8 @@ class Ledger:
         self.unsynced = bool(data)
         if self._end < len(data):
             self._file.truncate(self._end)
+        self._entries.buffer += data[self._said_synced : self._end]
+        self._synced = self._end = self._said_synced
 
     def _keep_numbers(self, names: Names) -> None:
         """Go on with the numbers that the file has given to what is still known."""
@@ -416,6 +420,7 @@ class Ledger:
         """An entry at a byte says how much of the file was durable then."""
         self.copies_from = max(self.copies_from, row["offset"])
         durable = row["value"] if kind is Kind.SYNCED else at
+        self._said_synced = max(self._said_synced, durable)
         self.copied = [one for one in self.copied if one.at >= durable]
 
     def _note_copied(self, at: int, group: str, key: QueueKey, row: Mapping[str, int]) -> None:

@@ -171,12 +171,12 @@ class Extensions:
             or fields["bitmap_bytes"] != len(unit) - layout.CQ_EXT_UNIT_BYTES
         ):
             return False
-        before = bytes(unit)
         for position in positions:
             unit[layout.CQ_EXT_BITMAP + position // 8] |= 1 << position % 8
-        if unit != before:
-            bitmap = memoryview(unit)[layout.CQ_EXT_BITMAP :]
-            file.write_at(bitmap, address - base + layout.CQ_EXT_BITMAP)
+        # Written also if they are set: after a failed sync of a life before, a page counts as clean
+        # that is not on the disk, and the next sync would not write it.
+        bitmap = memoryview(unit)[layout.CQ_EXT_BITMAP :]
+        file.write_at(bitmap, address - base + layout.CQ_EXT_BITMAP)
         return True
 
     def sync_bits(self) -> bool:
