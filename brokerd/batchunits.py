@@ -21,7 +21,7 @@ from gantrymq.shm.lognames import positions_in, segment_name
 from gantrymq.shm.properties import tags_code
 from gantrymq.shm.queuenames import MEMBERS, has_members
 from gantrymq.shm.record_columns import read_records
-from gantrymq.shm.storage import first_length, map_still
+from gantrymq.shm.storage import lengths_below, map_still, usual_length
 from gantrymq.workers.logviews import LogViews
 
 if TYPE_CHECKING:
@@ -43,20 +43,25 @@ _AT_ONCE: Final = 1 << 16
 
 
 class _Sizes(NamedTuple):
-    """Of a segment and of a ConsumeQueue file."""
+    """Of a segment, of a ConsumeQueue file, and of one of ours below."""
 
     segment_bytes: int
     cq_bytes: int
+    batch_bytes: int
 
 
 def complete(storage: Storage, settings: Settings, found: Recovered) -> None:
     """At a start: units of all records of a recovered log, and of no others.
 
-    Raises Incompatible for files of several lengths, Corrupt, OSError.
+    Raises Corrupt, OSError.
     """
     if not storage.list(MEMBERS):
         return
-    sizes = _Sizes(settings.mapped_file_size_commit_log, settings.mapped_file_size_consume_queue)
+    sizes = _Sizes(
+        settings.mapped_file_size_commit_log,
+        settings.mapped_file_size_consume_queue,
+        file_bytes_of(storage) or FILE_BYTES,
+    )
     for key, (_next, written, _first) in sorted(found.queues.items()):
         if has_members(storage, key[0]):
             _Completion(storage, sizes, key, (found.low, found.appended)).run(written)
@@ -66,7 +71,7 @@ def complete_of_board(storage: Storage, board: Board) -> None:
     """At a clean stop: the same of what was appended since. Raises as `complete` does."""
     if not storage.list(MEMBERS):
         return
-    sizes = _Sizes(board.segment_bytes, board.cq_bytes)
+    sizes = _Sizes(board.segment_bytes, board.cq_bytes, file_bytes_of(storage) or FILE_BYTES)
     ends = board.word(layout.BOARD_LOW), board.word(layout.BOARD_DURABLE)
     for topic in board.topics():
         if has_members(storage, topic.name):
@@ -78,7 +83,7 @@ def complete_of_board(storage: Storage, board: Board) -> None:
 
 def file_bytes_of(storage: Storage) -> int:
     """Length of the files that there are; 0 if there is none."""
-    return first_length(storage, DIRECTORY, 2)
+    return usual_length(lengths_below(storage, DIRECTORY, 2), _UNIT)
 
 
 class _Completion:
@@ -92,11 +97,12 @@ class _Completion:
         self._views = LogViews(storage, sizes)
         self._key = key
         self._low, self._end = ends
-        self._bytes = file_bytes_of(storage) or FILE_BYTES
+        self._bytes = sizes.batch_bytes
         self._folder = f"{DIRECTORY}/{key[0]}/{key[1]}"
 
     def run(self, written: int) -> None:
         """Cut what lies behind, write what lacks; `written` units are in the member queue."""
+        self._remove_unfit()
         queue = BatchQueue(*self._key, self._bytes)
         queue.load(self._storage)
         if queue.max_physical >= self._end:
@@ -191,6 +197,20 @@ class _Completion:
         units["tags_code"][unit] = tags_code(record.topic, properties, 0, ())
 
     # ----------------------------------------------------------------------------------- files
+
+    def _remove_unfit(self) -> None:
+        """Files from the first one on that is no other's next, or has another length.
+
+        They are derived, and made again: no RocketMQ starts with what is behind a gap.
+        """
+        following = -1
+        for name in positions_in(self._storage, self._folder):
+            path, base = f"{self._folder}/{name}", int(name)
+            fits = following in (-1, base) and self._storage.size_of(path) == self._bytes
+            following = base + self._bytes if fits else -2
+            if not fits:
+                self._storage.unlink(path)
+                self._storage.sync_directory(self._folder)
 
     def _cut(self, queue: BatchQueue) -> None:
         """Zeroes behind the last unit that counts, and no file behind its own."""

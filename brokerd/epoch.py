@@ -37,10 +37,10 @@ from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from gantrymq.shm.storage import (
     PosixStorage,
     Storage,
-    first_length,
     lengths_below,
     read_file,
     replace_file,
+    usual_length,
 )
 from gantrymq.shm.valueranges import is_offset
 
@@ -51,10 +51,10 @@ _ORIGIN: Final = f"the store ({STORE_FILE})"
 #: 3: the ledger says what of it was durable.
 VERSION: Final = 3
 #: A store keeps the sizes that it was made with: file names are positions. Where files of each
-#: are, and so many folders below.
+#: are, so many folders below, and in units of how many bytes.
 SIZES: Final = {
-    "mapped_file_size_commit_log": ("commitlog", 0),
-    "mapped_file_size_consume_queue": ("consumequeue", 2),
+    "mapped_file_size_commit_log": ("commitlog", 0, 1),
+    "mapped_file_size_consume_queue": ("consumequeue", 2, layout.CQ_UNIT.size),
 }
 #: Files that a store may have; their length is kept as long as there is one.
 _EXTENSIONS: Final = "mapped_file_size_consume_queue_ext"
@@ -205,7 +205,10 @@ def read_store_file(storage: Storage) -> dict[str, Any]:
         for what, wanted, said in faults_of(content):
             raise _damaged(f"has {what} (but {said}, not {wanted})")
         return content
-    found = {name: first_length(storage, *place) for name, place in SIZES.items()}
+    found = dict[str, int]()
+    for name, (directory, depth, unit) in SIZES.items():
+        lengths = filter(RULES[name].has_in_range, lengths_below(storage, directory, depth))
+        found[name] = usual_length(lengths, unit)
     return {name: length for name, length in found.items() if length}
 
 
@@ -256,9 +259,10 @@ def _extension_bytes(storage: Storage, stored: Mapping[str, Any]) -> int | None:
     A power cut may have left one shorter: what our last life went by is noted. A RocketMQ's may be
     longer.
     """
-    longest = max(lengths_below(storage, EXTENSIONS, 2), default=0)
+    lengths = list(lengths_below(storage, EXTENSIONS, 2))
+    longest = max(filter(RULES[_EXTENSIONS].has_in_range, lengths), default=0)
     noted = stored.get(USED, {}).get(_EXTENSIONS)
-    if not longest or not is_offset(noted):
+    if not lengths or not is_offset(noted):
         return longest or None
     return max(longest, int(noted))
 

@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import stat
+from collections import Counter
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
@@ -20,7 +21,7 @@ from gantrymq.shm.fromhandlers import Suppressed, require_ours
 from gantrymq.shm.held import Descriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -628,9 +629,13 @@ def folders_in(storage: Storage, name: str) -> list[str]:
     return [inner for inner in storage.list(name) if storage.is_directory(f"{name}/{inner}")]
 
 
-def first_length(storage: Storage, directory: str, depth: int = 0) -> int:
-    """Bytes of the first file with any, `depth` folders below a directory (queues': 2), or 0."""
-    return next(lengths_below(storage, directory, depth), 0)
+def usual_length(lengths: Iterable[int], unit: int = 1) -> int:
+    """The length that most files have, and of two the longer: all have one, unless some were cut.
+
+    One that is no number of whole units is nobody's setting. 0 if there is none.
+    """
+    counts = Counter(length for length in lengths if length % unit == 0)
+    return max(counts, key=lambda length: (counts[length], length), default=0)
 
 
 def lengths_below(storage: Storage, directory: str, depth: int = 0) -> Iterator[int]:

@@ -16,7 +16,7 @@ from gantrymq.shm.errors import SettingIllegal
 from gantrymq.shm.indexnote import read_note
 from gantrymq.shm.properties import parse_delay_levels
 from gantrymq.shm.record import Check
-from gantrymq.shm.storage import first_length
+from gantrymq.shm.storage import lengths_below, usual_length
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +39,17 @@ _DEFAULTS: Final = {
     "forceVerifyPropCRC": "false",
     "messageIndexEnable": "true",
     "messageIndexSafe": "false",
+}
+
+
+#: By the setting of their length: where files are, so many folders below, in units of how many
+#: bytes.
+_FILES: Final = {
+    "mappedFileSizeCommitLog": ("commitlog", 0, 1),
+    "mappedFileSizeConsumeQueue": ("consumequeue", 2, layout.CQ_UNIT.size),
+    "mappedFileSizeConsumeQueueExt": ("consumequeue_ext", 2, 1),
+    "mapperFileSizeBatchConsumeQueue": ("batchconsumequeue", 2, layout.BATCH_CQ_UNIT.size),
+    "mappedFileSizeTimerLog": ("timerlog", 0, 1),
 }
 
 
@@ -144,11 +155,8 @@ def _camel_case(name: str) -> str:
 
 def _from_lengths(storage: Storage) -> dict[str, str]:
     lengths = {
-        "mappedFileSizeCommitLog": first_length(storage, "commitlog"),
-        "mappedFileSizeConsumeQueue": first_length(storage, "consumequeue", 2),
-        "mappedFileSizeConsumeQueueExt": first_length(storage, "consumequeue_ext", 2),
-        "mapperFileSizeBatchConsumeQueue": first_length(storage, "batchconsumequeue", 2),
-        "mappedFileSizeTimerLog": first_length(storage, "timerlog"),
+        name: usual_length(lengths_below(storage, directory, depth), unit)
+        for name, (directory, depth, unit) in _FILES.items()
     }
     return {name: str(length) for name, length in lengths.items() if length}
 

@@ -114,10 +114,11 @@ class BatchCheck:
         """
         if not self._scope.whole or self._log.lost:
             return
+        file_bytes = file_bytes_of(self._storage)
         for (topic, queue_id), wanted in sorted(self._wanted.items()):
             records = np.concatenate(wanted)
             records = records[records["physical_offset"] >= starts.get((topic, queue_id), 0)]
-            self._compare(BatchQueue(topic, queue_id, file_bytes_of(self._storage)), records)
+            self._compare(BatchQueue(topic, queue_id, file_bytes), records)
 
     def _compare(self, queue: BatchQueue, records: NDArray[Any]) -> None:
         path = f"{queue.directory}/{queue.topic}/{queue.queue_id}"

@@ -37,7 +37,7 @@ from gantrymq.shm.ownfiles import open_file
 from gantrymq.shm.queuenames import DIRECTORY as _QUEUES
 from gantrymq.shm.queuenames import MEMBERS, queue_directory, root_of
 from gantrymq.shm.ranges import FILE as RANGES_FILE
-from gantrymq.shm.storage import PosixStorage, first_length, read_file
+from gantrymq.shm.storage import PosixStorage, lengths_below, read_file, usual_length
 from gantrymq.shm.storelock import BOARD_BYTE, is_held
 from gantrymq.shm.storereader import StoreReader
 
@@ -338,8 +338,12 @@ class StoppedStore:
 
     @cached_property
     def cq_bytes(self) -> int:
-        """That of any ConsumeQueue file; 0 without one."""
-        return first_length(self.storage, _QUEUES, 2) or first_length(self.storage, MEMBERS, 2)
+        """That of its ConsumeQueue files; 0 without one."""
+        plain, members = (
+            usual_length(lengths_below(self.storage, root, 2), layout.CQ_UNIT_BYTES)
+            for root in (_QUEUES, MEMBERS)
+        )
+        return plain or members
 
     def topics(self) -> list[str]:
         """Those of `config/topics.json`, and all that have queue files."""

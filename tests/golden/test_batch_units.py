@@ -65,6 +65,18 @@ def lose_a_file(golden: GoldenStore) -> None:
     files_of(golden)[-1].unlink()
 
 
+def cut_a_file(golden: GoldenStore) -> None:
+    """Half copied, or cut by another file system: no setting gives such a length."""
+    with files_of(golden)[-1].open("r+b") as file:
+        file.truncate(30)
+
+
+def cut_the_first(golden: GoldenStore) -> None:
+    """Its length tells nothing of the others'."""
+    with files_of(golden)[0].open("r+b") as file:
+        file.truncate(2 * UNIT)
+
+
 def lag(golden: GoldenStore) -> None:
     """RocketMQ dispatches behind its log: two units of each queue lack."""
     for queue in (0, 1):
@@ -93,7 +105,7 @@ def run_ahead(golden: GoldenStore) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("damage", [lag, lose_a_file, run_ahead])
+@pytest.mark.parametrize("damage", [lag, lose_a_file, run_ahead, cut_a_file, cut_the_first])
 def test_a_rocketmq_s_own_units_are_completed_as_it_writes_them(
     own_copy: Golden, name: str, damage: Callable[[GoldenStore], None]
 ) -> None:
@@ -140,6 +152,29 @@ def member_units(storage: Storage) -> dict[Place, tuple[int, int]]:
                     offset = (int(file) + at) // layout.CQ_UNIT_BYTES
                     found[int(queue), offset] = (unit["physical_offset"], unit["size"])
     return found
+
+
+@mends("S289")
+def test_files_behind_one_that_is_missing_or_cut_are_made_again(own_copy: Golden) -> None:
+    """Of two units each; no RocketMQ starts with what is behind a gap."""
+    golden = own_copy(SETS[0])
+    for queue in (0, 1):
+        (path,) = files_of(golden, queue)
+        units = path.read_bytes().rstrip(b"\0")
+        for at in range(0, len(units), 2 * UNIT):
+            part = units[at : at + 2 * UNIT].ljust(2 * UNIT, b"\0")
+            (path.parent / f"{at:020d}").write_bytes(part)
+    come(golden)
+    whole = unit_files(golden)
+    files = files_of(golden)
+    assert len(files) > 3
+    for damaged in (files[1], files[2], files[-1]):
+        damaged.unlink()
+        come(golden)
+        assert unit_files(golden) == whole
+        damaged.write_bytes(damaged.read_bytes()[:77])
+        come(golden)
+        assert unit_files(golden) == whole
 
 
 def disk_of(golden: GoldenStore) -> Disk:

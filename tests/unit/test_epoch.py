@@ -242,6 +242,27 @@ def test_a_changed_digit_of_store_json_is_refused(store_dir: Path) -> None:
         begin(store_dir)
 
 
+@mends("S289")
+@pytest.mark.parametrize(
+    ("lengths", "bytes_then"),
+    [
+        ([2000, 2000, 2000], 2000), ([20, 2000, 2000], 2000), ([3000, 2000, 2000], 2000),
+        ([1001, 2000], 2000), ([500, 2000], 2000), ([10], 6_000_000), ([], 6_000_000),
+        ([0, 2000], 2000),
+    ],
+)  # fmt: skip
+def test_a_file_that_was_cut_tells_no_size(
+    store_dir: Path, lengths: list[int], bytes_then: int
+) -> None:
+    """Of a store that another broker has made, which has no `store.json` yet."""
+    for number, length in enumerate(lengths):
+        folder = store_dir / "consumequeue" / f"topic{number}" / "0"
+        folder.mkdir(parents=True)
+        (folder / f"{0:020d}").write_bytes(bytes(length))
+    _life, configuration = begin(store_dir)
+    assert configuration.settings.mapped_file_size_consume_queue == bytes_then
+
+
 @mends("S285")
 @pytest.mark.parametrize(
     ("lengths", "bytes_then"),
