@@ -666,6 +666,12 @@ class Metadata:
             held = self._held_by_deleted("topics", len(self._deleted))
             raise Rejected(f"the broker has {board.topics_max} topics{held}raise topics_max")
         if board.half(layout.BOARD_QUEUE_COUNT) + queues > board.queues_max:
+            free = board.queues_max - board.queues_used()
+            if queues <= free:
+                raise Rejected(
+                    f"the broker has {free} free queues, but no {queues} in a row: restart it,"
+                    " which joins them, ask for fewer, or raise board_queues_max"
+                )
             held = self._held_by_deleted("queues", sum(self._deleted.values()))
             raise Rejected(f"the broker has {board.queues_max} queues{held}raise board_queues_max")
 

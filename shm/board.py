@@ -182,6 +182,10 @@ class Board:
         """A topic by its name; one that was deleted has no `perm`. None if there never was one."""
         return self._follow().names.get(name)
 
+    def queues_used(self) -> int:
+        """Queue slots that topics have, deleted ones that have not left yet as well."""
+        return sum(t.queue_count for t in self.topics() if not t.name.startswith(NOBODYS))
+
     @property
     def topic_changes(self) -> tuple[int, int, int]:
         """What is another when topics or their queues are: how many there are, and changes."""

@@ -88,7 +88,7 @@ def _places(board: Board) -> dict[str, int]:
     return {
         "topics_used": sum(1 for topic in board.topics() if not topic.name.startswith(NOBODYS)),
         "topics_max": board.topics_max,
-        "queues_used": board.half(layout.BOARD_QUEUE_COUNT),
+        "queues_used": board.queues_used(),
         "queues_max": board.queues_max,
         "deleted_topics": len(deleted),
         "deleted_queues": sum(topic.queue_count for topic in deleted),

@@ -43,11 +43,11 @@ def create(
     with look_at(home_of(home)) as control:
         made = control.request(wire.CreateTopic(name, queues, durability), wire.TopicOpened)
     level = Level(made.level).name.lower()
-    row = {"topic": made.name, "queues": made.queues, "durability": level}
+    row = {"topic": made.name, "queues": made.write_queues, "durability": level}
     if as_json:
         print_json(row)
     else:
-        sys.stdout.write(f"topic {made.name}: {made.queues} queues, {level}\n")
+        sys.stdout.write(f"topic {made.name}: {made.write_queues} queues, {level}\n")
 
 
 @app.command(

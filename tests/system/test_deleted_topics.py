@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,9 +18,10 @@ from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.push.consumeresult import ConsumeResult
 from gantrymq.clients.push.messagemodel import MessageModel
 from gantrymq.shm import wire
-from gantrymq.shm.errors import MessageIllegal, TopicNotFound
+from gantrymq.shm.errors import MessageIllegal, Rejected, TopicNotFound
 from gantrymq.temporary import Broker
 from tests.support.applications import FIRST, PATIENCE_S
+from tests.support.brokers import command
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
@@ -312,3 +314,62 @@ def test_a_send_to_a_topic_that_is_new_waits_for_the_next_broker() -> None:
         broker.start()
         assert producer.send("new", b"2").queue_offset == 0
         assert producer.send_async("known", b"2").result(PATIENCE_S).queue_offset == 1
+
+
+@mends("S297")
+@pytest.mark.parametrize("kind", ["pull", "CLUSTERING"])
+def test_who_holds_a_deleted_topic_still_gets_what_falls_due_in_it(kind: str) -> None:
+    """As docs/clients.md says; who comes when it was made again does not."""
+    with Broker.temporary() as broker, Producer(broker.home, timeout=PATIENCE_S) as producer:
+        make(broker, "gone")
+        with consumer(broker, kind, ["gone"]) as seen:
+            producer.send("gone", b"first")
+            poll_until(lambda: seen() == [b"first"], "it holds the queue")
+            producer.send("gone", b"due", delay=0.5)
+            delete(broker, "gone")
+            poll_until(lambda: seen() == [b"first", b"due"], "it came")
+        make(broker, "gone")
+        with PullConsumer("h", ["gone"], home=broker.home, consume_from=FIRST) as late:
+            producer.send("gone", b"second")
+            batch = late.poll(timeout=PATIENCE_S)
+            assert [bytes(body) for body in batch.bodies] == [b"second"]
+
+
+def places(broker: Broker) -> dict[str, int]:
+    ran = command("status", "--json", "--home", broker.home)
+    found: dict[str, int] = json.loads(ran.stdout)["places"]
+    return found
+
+
+@mends("S298")
+def test_places_of_deleted_topics_are_free_again_and_who_finds_none_in_a_row_hears_that() -> None:
+    with Broker.temporary(board_queues_max=256, topics_max=64) as broker:
+        before = places(broker)["queues_used"]
+        free = 256 - before
+        for number in range(3):
+            make(broker, f"t{number}", free // 4)
+        assert places(broker)["queues_used"] == before + 3 * (free // 4)
+        for number in (0, 2):
+            delete(broker, f"t{number}")
+        poll_until(lambda: places(broker)["deleted_topics"] == 0, "they have left")
+        now = places(broker)
+        assert now["queues_used"] == before + free // 4
+        wanted = 256 - now["queues_used"]
+        with pytest.raises(Rejected, match=f"{wanted} free queues, but no {wanted} in a row"):
+            make(broker, "wide", wanted)
+        kill(broker)
+        broker.start()
+        make(broker, "wide", wanted)
+        assert places(broker)["queues_used"] == 256
+
+
+@mends("S299")
+def test_topic_create_tells_how_many_queues_get_messages() -> None:
+    """Of a topic made again with fewer the others are still there to be read."""
+    with Broker.temporary() as broker, Producer(broker.home) as producer:
+        make(broker, "again", 5)
+        producer.send("again", b"x")
+        delete(broker, "again")
+        for _ in range(2):
+            ran = command("topic", "create", "again", "--queues", "1", "--home", broker.home)
+            assert ran.stdout == "topic again: 1 queues, written\n"
