@@ -377,7 +377,7 @@ class Ledger:
     def replay_whole(self, data: bytes, names: Names) -> int:
         """`replay` for a file that nobody writes. Raises Corrupt, Incompatible."""
         end = self.replay(data, names)
-        judge_tail(data, end)
+        judge_tail(data, end, self._said_synced)
         return end
 
     def replay(self, data: bytes, names: Names) -> int:

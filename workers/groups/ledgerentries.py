@@ -221,6 +221,16 @@ def sound_end(data: bytes) -> int:
     return end
 
 
+def durable_end(data: bytes) -> int:
+    """How many bytes were durable, as far as an entry says so. Raises Incompatible, Corrupt."""
+    durable = at = 0
+    for row, _name, end in read_entries(data):
+        if row["kind"] in (Kind.SYNCED, Kind.CLOSED):
+            durable = max(durable, row["value"] if row["kind"] == Kind.SYNCED else at)
+        at = end
+    return durable
+
+
 def is_torn(data: bytes, end: int) -> bool:
     """Whether what lies behind the sound entries, which end at `end`, may be a torn tail.
 
@@ -242,8 +252,13 @@ def is_torn(data: bytes, end: int) -> bool:
     return True
 
 
-def judge_tail(data: bytes, end: int) -> None:
-    """Raise Corrupt if what lies behind the sound entries, which end at `end`, is damage."""
+def judge_tail(data: bytes, end: int, durable: int) -> None:
+    """Raise Corrupt if what lies behind the sound entries, which end at `end`, is damage.
+
+    `durable`: how many bytes were, by what they say.
+    """
+    if durable > end:
+        raise _damaged(end, f"where it ends: {durable} bytes of it were durable, an entry says")
     if end < len(data) and not is_torn(data, end):
         raise _damaged(end, "and entries behind it were durable")
 
