@@ -203,14 +203,16 @@ class _Completion:
 
         They are derived, and made again: no RocketMQ starts with what is behind a gap.
         """
-        following = -1
-        for name in positions_in(self._storage, self._folder):
-            path, base = f"{self._folder}/{name}", int(name)
-            fits = following in (-1, base) and self._storage.size_of(path) == self._bytes
-            following = base + self._bytes if fits else -2
-            if not fits:
-                self._storage.unlink(path)
-                self._storage.sync_directory(self._folder)
+        names = positions_in(self._storage, self._folder)
+        following = int(names[0]) if names else 0
+        for name in names:
+            path = f"{self._folder}/{name}"
+            if int(name) == following and self._storage.size_of(path) == self._bytes:
+                following += self._bytes
+                continue
+            following = -1  # nor does any behind it fit
+            self._storage.unlink(path)
+            self._storage.sync_directory(self._folder)
 
     def _cut(self, queue: BatchQueue) -> None:
         """Zeroes behind the last unit that counts, and no file behind its own."""

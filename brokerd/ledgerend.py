@@ -15,13 +15,7 @@ from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsontext import parse_object
 from gantrymq.shm.lineage import FILE as STORE_FILE
 from gantrymq.shm.storage import read_file
-from gantrymq.workers.groups.ledgerentries import (
-    NAME,
-    closed_epoch,
-    durable_end,
-    judge_tail,
-    sound_end,
-)
+from gantrymq.workers.groups.ledgerentries import NAME, closed_epoch, judge_tail, sound_part
 
 if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
@@ -52,7 +46,7 @@ def require_whole(storage: Storage) -> None:
             position=0,
         )
     data = read_file(storage, NAME)
-    end = sound_end(data)
+    end, _durable = sound_part(data)
     if end < len(data) or closed_epoch(data) != last.epoch:
         raise Corrupt(
             f"{NAME} is damaged at byte {end}: its entries do not go on to that of the clean stop"
@@ -64,7 +58,7 @@ def require_whole(storage: Storage) -> None:
 
 def require_readable(data: bytes) -> None:
     """Raise Corrupt for a ledger that a start on it would refuse, whoever writes it now."""
-    judge_tail(data, sound_end(data), durable_end(data))
+    judge_tail(data, *sound_part(data))
 
 
 def version_of(storage: Storage) -> int:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.brokerd.epoch import EARLIER_LEVELS, STORE_FILE, read_store_file
+from gantrymq.brokerd.epoch import EARLIER_LEVELS, SIZES, STORE_FILE, read_store_file
 from gantrymq.shm import layout
 from gantrymq.shm.errors import SettingIllegal
 from gantrymq.shm.indexnote import read_note
@@ -42,11 +42,8 @@ _DEFAULTS: Final = {
 }
 
 
-#: By the setting of their length: where files are, so many folders below, in units of how many
-#: bytes.
-_FILES: Final = {
-    "mappedFileSizeCommitLog": ("commitlog", 0, 1),
-    "mappedFileSizeConsumeQueue": ("consumequeue", 2, layout.CQ_UNIT.size),
+#: What `epoch.SIZES` says of the log and its queues, of files that other settings tell of.
+_OTHER_SIZES: Final = {
     "mappedFileSizeConsumeQueueExt": ("consumequeue_ext", 2, 1),
     "mapperFileSizeBatchConsumeQueue": ("batchconsumequeue", 2, layout.BATCH_CQ_UNIT.size),
     "mappedFileSizeTimerLog": ("timerlog", 0, 1),
@@ -154,9 +151,10 @@ def _camel_case(name: str) -> str:
 
 
 def _from_lengths(storage: Storage) -> dict[str, str]:
+    files = {_camel_case(name): place for name, place in SIZES.items()} | _OTHER_SIZES
     lengths = {
         name: usual_length(lengths_below(storage, directory, depth), unit)
-        for name, (directory, depth, unit) in _FILES.items()
+        for name, (directory, depth, unit) in files.items()
     }
     return {name: str(length) for name, length in lengths.items() if length}
 

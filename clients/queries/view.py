@@ -339,11 +339,11 @@ class StoppedStore:
     @cached_property
     def cq_bytes(self) -> int:
         """That of its ConsumeQueue files; 0 without one."""
-        plain, members = (
-            usual_length(lengths_below(self.storage, root, 2), layout.CQ_UNIT_BYTES)
-            for root in (_QUEUES, MEMBERS)
-        )
-        return plain or members
+        for root in (_QUEUES, MEMBERS):
+            found = usual_length(lengths_below(self.storage, root, 2), layout.CQ_UNIT_BYTES)
+            if found:
+                return found
+        return 0
 
     def topics(self) -> list[str]:
         """Those of `config/topics.json`, and all that have queue files."""

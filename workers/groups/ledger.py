@@ -25,6 +25,7 @@ from gantrymq.workers.groups.ledgerentries import (
     Entries,
     Kind,
     Names,
+    durable_by,
     judge_tail,
     pack_entry,
     read_entries,
@@ -414,12 +415,12 @@ class Ledger:
         elif kind is Kind.SHORTENED:
             self._shorten(row["value"])
         else:
-            self._take_durable(kind, at, row)
+            self._take_durable(at, row)
 
-    def _take_durable(self, kind: Kind, at: int, row: Mapping[str, int]) -> None:
+    def _take_durable(self, at: int, row: Mapping[str, int]) -> None:
         """An entry at a byte says how much of the file was durable then."""
         self.copies_from = max(self.copies_from, row["offset"])
-        durable = row["value"] if kind is Kind.SYNCED else at
+        durable = durable_by(row, at)
         self._said_synced = max(self._said_synced, durable)
         self.copied = [one for one in self.copied if one.at >= durable]
 

@@ -213,22 +213,20 @@ def _damaged(at: int, why: str) -> Corrupt:
     )
 
 
-def sound_end(data: bytes) -> int:
-    """Where the sound entries end. Raises Incompatible, Corrupt."""
-    end = 0
-    for _row, _name, end in read_entries(data):  # noqa: B007 - the last one counts
-        pass
-    return end
+def sound_part(data: bytes) -> tuple[int, int]:
+    """Where the sound entries end, and how much they call durable. Raises Incompatible, Corrupt."""
+    end = durable = 0
+    for row, _name, entry_end in read_entries(data):
+        at, end = end, entry_end
+        durable = max(durable, durable_by(row, at))
+    return end, durable
 
 
-def durable_end(data: bytes) -> int:
-    """How many bytes were durable, as far as an entry says so. Raises Incompatible, Corrupt."""
-    durable = at = 0
-    for row, _name, end in read_entries(data):
-        if row["kind"] in (Kind.SYNCED, Kind.CLOSED):
-            durable = max(durable, row["value"] if row["kind"] == Kind.SYNCED else at)
-        at = end
-    return durable
+def durable_by(row: Mapping[str, int], at: int) -> int:
+    """How many bytes of the file an entry at a byte says to be durable; 0 if it says nothing."""
+    if row["kind"] == Kind.SYNCED:
+        return row["value"]
+    return at if row["kind"] == Kind.CLOSED else 0
 
 
 def is_torn(data: bytes, end: int) -> bool:
@@ -247,7 +245,7 @@ def is_torn(data: bytes, end: int) -> bool:
         except Corrupt as error:
             require_ours(error)
             return False
-        if found and (found[0]["value"] if kind == Kind.SYNCED else at) > end:
+        if found and durable_by(found[0], at) > end:
             return False
     return True
 
