@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -12,9 +13,11 @@ from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board
 from gantrymq.shm.clock import Clock
 from gantrymq.shm.codes import Role
-from gantrymq.shm.storage import Storage
+from gantrymq.shm.fromhandlers import require_ours
+from gantrymq.shm.storage import Storage, is_failed_change
 from gantrymq.workers.agent import Agent, Bells
 from gantrymq.workers.channel import Descriptor, EpollWaiter, SocketSessionTable
+from gantrymq.workers.failure import declare_failed
 from gantrymq.workers.host import Host, Seat
 from gantrymq.workers.session import SessionTable
 
@@ -30,6 +33,8 @@ CONSTRUCTORS: Final = {
 }
 #: Agents that send: each has a session of its own with the writer, for all of the broker's life.
 SENDERS: Final = (Role.SCHEDULER, Role.GROUPS, Role.TXN_CHECKER)
+#: Where files are replaced by others that are renamed.
+_RENAMED_IN: Final = ("config", "gantry")
 #: What works in their spare time. All of these import kernels: not before they are compiled.
 SECONDS: Final = ("gantrymq.brokerd.retention", "gantrymq.workers.sparetime")
 
@@ -72,8 +77,26 @@ def build(role: Role, env: AgentEnv) -> Agent:
     constructor = cast(_Constructor, getattr(import_module(module), name))
     if env.sessions is None:
         raise ValueError("an agent needs a session table")
+    _keep_names(env, env.sessions)
     agent = constructor(env.storage, env.clock, env.board, env.sessions, env.bells, env.settings)
     return _with_second(role, agent, env, env.sessions)
+
+
+def _keep_names(env: AgentEnv, sessions: SessionTable) -> None:
+    """Make names of files durable, which the agent is to count on. Raises OSError.
+
+    Whoever gave one last may have been killed before its folder was synced. A sync that fails is
+    final, as each is: the next one does not say what this one has lost.
+    """
+    for folder in _RENAMED_IN:
+        if env.storage.list(folder):
+            try:
+                env.storage.sync_directory(folder)
+            except OSError as error:
+                require_ours(error)
+                if is_failed_change(error):  # it came as far as the sync
+                    declare_failed(env.board, sessions, [], error.errno or errno.EIO, str(error))
+                raise
 
 
 def _with_second(role: Role, agent: Agent, env: AgentEnv, sessions: SessionTable) -> Agent:

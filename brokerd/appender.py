@@ -72,6 +72,7 @@ class Appender:
         self.lanes = LaneTable()
         self.producers = Producers()
         self.failed = False
+        self.waits = False  # for the next segment
         self._staging = np.zeros(limits.STAGING_BYTES, np.uint8)
         self._bytes = self._staging.data
         self._scratch = np.zeros(SCRATCH_WORDS, np.int64)
@@ -118,11 +119,14 @@ class Appender:
 
     # ------------------------------------------------------------------------------------- drain
 
-    def cycle(self, now_ns: int) -> int:
-        """One turn of all hot lanes: drain, append, answer. Returns how many entries were taken."""
+    def cycle(self, now_ns: int, *, may_wait: bool = True) -> int:
+        """One turn of all hot lanes: drain, append, answer. Returns how many entries were taken.
+
+        `may_wait`: at a segment's end for the next one, that the flusher is just making.
+        """
         self._look_at_the_disk()
         self.view[frames.CYCLE_BEGINS] = 1
-        self._drain(now_ns, 0, self.lanes.count)
+        self._drain(now_ns, 0, self.lanes.count, may_wait=may_wait)
         return int(self.view[frames.TAKEN])
 
     def cycle_one_by_one(self, now_ns: int, hand: InHand) -> int:
@@ -133,7 +137,7 @@ class Appender:
         for number, lane in enumerate(self.lanes.lanes):
             hand.take(lane.session.session)
             view[frames.CYCLE_BEGINS], view[frames.WOKEN] = 1, woken
-            self._drain(now_ns, number, number + 1)
+            self._drain(now_ns, number, number + 1, may_wait=True)
             taken, more = taken + view[frames.TAKEN], more | view[frames.MORE]
         hand.drop()
         view[frames.TAKEN], view[frames.MORE] = taken, more
@@ -159,14 +163,18 @@ class Appender:
         while not lane.over and before < words[frames.UP_CURSOR] < end:
             before = words[frames.UP_CURSOR]
             lane.heat()
-            self._drain(now_ns, number, number + 1)
+            self._drain(now_ns, number, number + 1, may_wait=False)
         self._note_told(lane)
 
-    def _drain(self, now_ns: int, number: int, end: int) -> None:
+    def _drain(self, now_ns: int, number: int, end: int, *, may_wait: bool) -> None:
         """Take the entries of lanes from `number` to before `end`, and append them."""
         view = self.view
         while not self.failed:
             if view[frames.POSITION] == view[frames.SEGMENT_END]:
+                self.waits = may_wait and self._log.is_next_coming(now_ns)
+                if self.waits:
+                    self._take_nothing()
+                    break
                 self._begin_segment(now_ns)
             if not view[frames.FILLED]:
                 look_at_lanes(self.lanes.array, self._words, self._batch, number, end)
@@ -179,6 +187,11 @@ class Appender:
             number = self._resolve(stop)
         if view[frames.DRAINED_LANES]:
             self._write_batch()
+
+    def _take_nothing(self) -> None:
+        """Of a cycle that is just to begin."""
+        if self.view[frames.CYCLE_BEGINS]:
+            self.view[frames.TAKEN] = self.view[frames.MORE] = 0
 
     def _resolve(self, stop: int) -> int:
         """Do what a stop asks for; returns the lane to go on with."""

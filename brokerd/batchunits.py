@@ -8,6 +8,7 @@ crash took. Units are told from what the member queues list (shm/queuenames.py).
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -224,10 +225,12 @@ class _Completion:
                 self._storage.sync_directory(self._folder)
                 continue
             kept = min(max(0, end - base), self._bytes)
-            if map_still(self._storage, path)[kept:].any():
-                file = self._storage.open(path, write=True)
-                file.zero_range(kept, self._bytes - kept)
-                file.close()
+            with closing(self._storage.open(path, write=True)) as file:
+                # Also what was zeroed before: after a failed sync the disk may not have it so.
+                written = file.extents(kept, self._bytes)
+                if written:
+                    file.punch(kept, self._bytes - kept)
+            if written:
                 self._sync_file(path)
             if base < end:
                 return

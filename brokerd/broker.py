@@ -31,7 +31,9 @@ from gantrymq.shm.board import Board, unlink_board
 from gantrymq.shm.clock import SystemClock
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.configfile import what_is_wrong
+from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.held import Descriptor
+from gantrymq.shm.indexnote import forget_note
 from gantrymq.shm.storage import PosixStorage, is_disk_full
 from gantrymq.workers.agent import Bells
 from gantrymq.workers.groups.ledgerentries import is_closed
@@ -92,6 +94,8 @@ class Broker:
             if clean:
                 self._complete_batch_units()
                 self._say_clean()
+            elif self.state == BrokerState.FAILED and self._has_its_store():
+                forget_note(self.env.storage)  # its files may be other than the page cache has them
         finally:
             # After a failure the next start scans from the checkpoint as after a power cut.
             unlink_board(self.board.name)
@@ -99,15 +103,20 @@ class Broker:
             self.lock.close()
 
     def _withdraw(self) -> None:
-        """Take back what names the board, unless the store was moved away from under this broker.
-
-        Then the one that has the store in its place may name its own board at any moment. What does
-        not name it is of a life that was killed, for the next start.
-        """
+        """Take back what names the board. What does not is of a killed life, for the next start."""
         with contextlib.suppress(FileNotFoundError):
             names_it = read_board_file(self.home).get("board") == self.board.name
-            if names_it and is_locked_by(store_of(self.home), self.lock.number):
+            if names_it and self._has_its_store():
                 board_file(self.home).unlink(missing_ok=True)
+
+    def _has_its_store(self) -> bool:
+        """Whether the store was not moved away from under this broker.
+
+        Else the store in its place, and the board that is named, may be another broker's.
+        """
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return is_locked_by(store_of(self.home), self.lock.number)
+        return False
 
     def _say_clean(self) -> None:
         storage, durable = self.env.storage, self.board.word(layout.BOARD_DURABLE)
@@ -204,7 +213,11 @@ def _open_locked(
     old_board = epoch.find_old_board(home)
     last = read_checkpoint(storage)
     progress(0, 1, "checking the log")
-    found = recover(storage, settings, old_board, progress)
+    try:
+        found = recover(storage, settings, old_board, progress)
+    except Corrupt:
+        epoch.take_back(storage, life)
+        raise
     if last is not None:
         log.info("recovered", clean=last.clean, low=found.low, appended=found.appended)
     _settle_others(storage, settings, found, log, progress)

@@ -15,6 +15,10 @@ from gantrymq.shm.lognames import DIRECTORY, is_position, segment_name
 from gantrymq.shm.storage import File, Storage, made_anew
 
 SPARE = "gantry/spare"
+#: Names of a spare segment that is being made, by its maker.
+OF_FLUSHER, OF_WRITER = "spare.flusher", "spare.writer"
+#: How long one may not grow that is waited for.
+_STILL_NS = 20_000_000
 #: A new segment leaves this part of its size free: for queues, the ledger, and others' files.
 MARGIN_PARTS = 16
 #: A spare segment is made in so many pieces, of whole blocks.
@@ -159,6 +163,7 @@ class CommitLog:
         if self._is_due(appended):
             self.base -= segment_bytes
         self._file = self._open(self.base)
+        self._coming, self._grown_ns = 0, 0  # bytes of the flusher's spare, and since when
 
     @property
     def end(self) -> int:
@@ -182,7 +187,7 @@ class CommitLog:
                 self._storage.sync_directory(DIRECTORY)  # the flusher may be behind, or dead
             # An older broker's spare may lack the length that a power cut took.
             if not self._spare_is_whole():
-                prepare_spare(self._storage, self.segment_bytes, "spare.writer")
+                prepare_spare(self._storage, self.segment_bytes, OF_WRITER)
             self._storage.rename(SPARE, name)
         return self._storage.open(name, write=True)
 
@@ -197,6 +202,22 @@ class CommitLog:
                 f"append of {len(data)} bytes at {position} leaves segment {self.base}"
             )
         self._file.write_at(data, at)
+
+    def is_next_coming(self, now_ns: int) -> bool:
+        """Whether the flusher is at the segment that comes next, and gets on with it.
+
+        One made beside it comes later: where blocks are memory both need the processor.
+        """
+        exists, coming = self._storage.exists, f"gantry/{OF_FLUSHER}"
+        if exists(segment_name(self.end)) or exists(SPARE):
+            return False
+        try:
+            made = self._storage.size_of(coming)
+        except FileNotFoundError:
+            return False
+        if made != self._coming:
+            self._coming, self._grown_ns = made, now_ns
+        return now_ns - self._grown_ns < _STILL_NS
 
     def roll(self) -> None:
         """Go on in the next segment. Raises OSError (ENOSPC) and changes nothing if it can't."""

@@ -89,6 +89,7 @@ class Life:
     boot_id: str
     levels_before: str = ""  # delay levels of the life before, if they were others
     store_id: str = ""  # shm/lineage.py
+    is_first: bool = False  # the store had no `gantry/store.json`
 
 
 def boot_id() -> str:
@@ -115,7 +116,16 @@ def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configu
     replace_file(storage, STORE_FILE, with_sum(json.dumps(content)).encode())
     epoch = secrets.randbits(47) << 16 | starts & 0xFFFF
     changed = _changed(stored, kept[LEVELS])
-    return Life(epoch, boot_id(), changed, lineage.store), configuration
+    return Life(epoch, boot_id(), changed, lineage.store, is_first=starts == 1), configuration
+
+
+def take_back(storage: Storage, life: Life) -> None:
+    """Forget what a store's first start has settled, as it is refused: files may be put right yet.
+
+    Their lengths say the sizes of a store that notes none. Raises OSError.
+    """
+    if life.is_first:
+        storage.unlink(STORE_FILE)
 
 
 def _changed(stored: Mapping[str, Any], now: str) -> str:

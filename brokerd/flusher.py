@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.brokerd.checkpoint import CheckpointFile
-from gantrymq.brokerd.commitlog import SPARE, SpareSegment
+from gantrymq.brokerd.commitlog import OF_FLUSHER, SPARE, SpareSegment
 from gantrymq.brokerd.pagecache import PageCache
 from gantrymq.shm import layout
 from gantrymq.shm.codes import BrokerState, Role
@@ -62,7 +62,7 @@ class Flusher:
             storage, board, settings.log_page_cache, indexed=settings.message_index_enable
         )
         self._last_ns = clock.monotonic_ns()
-        self._spare = SpareSegment(storage, board.segment_bytes, "spare.flusher")
+        self._spare = SpareSegment(storage, board.segment_bytes, OF_FLUSHER)
         self._spare_base = -1  # the segment behind which there is a spare one
         self._spare_ns = 0
         self._told_ns = 0  # when want of room for the checkpoint is told again
@@ -184,7 +184,7 @@ class Flusher:
     def _keep_spare(self, appended: int, now_ns: int) -> int:
         """Make a piece of the next segment once the active one is half full; 1 if one was made.
 
-        Also amid syncs back to back: the writer makes one itself if there is none, and all wait.
+        Also amid syncs back to back: the writer waits for it, or makes one itself, and all wait.
         No room is no error yet.
         """
         if self._failed or now_ns < self._spare_ns or not self._wants_spare(appended):

@@ -58,11 +58,23 @@ def _judge_clean_end(
     if not storage.exists(segment_name(base)):
         return
     view = map_still(storage, segment_name(base))
+    if _reaches_out(view, end - base, end):
+        raise damaged(end, segment_bytes, "a record begins there that ends behind the file's end")
     row = _read(view, base, end - base, scan.CHECK_PLACE)
     if row is None or row[scan.STORE_MS] < store_ms:
         return
     if end > ranges.end or not has_our_host(view, row.reshape(1, -1))[0]:
         raise damaged(end, segment_bytes, "the broker that wrote it was stopped cleanly")
+
+
+def _reaches_out(view: NDArray[np.uint8], at: int, position: int) -> bool:
+    """Whether a record of this position begins there, and the file was cut amid it."""
+    head = view[at : at + layout.RECORD.size].tobytes()
+    if len(head) < layout.RECORD.size:
+        return False
+    named = layout.RECORD.unpack(head)
+    is_one = named["magic"] in RECORD_MAGICS and named["physical_offset"] == position
+    return bool(is_one and named["total_size"] > len(view) - at)
 
 
 def damaged(position: int, segment_bytes: int, why: str) -> Corrupt:

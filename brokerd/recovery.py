@@ -15,12 +15,14 @@ Every step can be done again: a crash amid recovery leaves a store that recovers
    rest from the log. A queue that does not fit is rebuilt with all others from the log. Those of
    topics of type BatchCQ are made here, and RocketMQ's own units of them (brokerd/batchqueues.py).
 6. After a failed write or sync the key index is made again: its files are changed in place, and
-   what a life before put there again may not be on the disk (see 4).
+   what a life before put there again may not be on the disk (see 4). Here, if the supervisor was
+   killed as well; else it has taken the index's note away itself (`Broker.close`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +43,7 @@ from gantrymq.shm.lognames import DIRECTORY, segment_name
 from gantrymq.shm.marks import mark
 from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges
 from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
-from gantrymq.shm.storage import Storage
+from gantrymq.shm.storage import Storage, map_still
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.config import Settings
@@ -68,20 +70,7 @@ def recover(
         old_board.word(layout.BOARD_DURABLE) if old_board else 0,
     )
     if not bases:
-        durable = max(durable, _ended_at(read_ranges(storage)))
-        if durable:
-            raise Corrupt(
-                f"{DIRECTORY}/ has no whole segment, but {durable} bytes of the log were durable:"
-                " bring the files back",
-                path=DIRECTORY,
-                position=0,
-            )
-        if checkpoint is None:
-            # From now on the end of the log is told from damage by D, also after a power cut.
-            CheckpointFile(storage, bytes(16), 0).close()
-        else:
-            _cut(storage, segment_bytes, 0, bases, same_boot=False)  # a first file cut short
-        batchqueues.settle_topics(storage)
+        _begin_log(storage, segment_bytes, checkpoint, durable)
         return Recovered()
     found = Recovered(low=bases[0])
     ranges = settle_ranges(storage, segment_bytes, found.low, durable, old_board)
@@ -99,7 +88,7 @@ def recover(
     if last_board is not None:
         _judge_board(found, last_board)
     mark("recovery.after_scan")
-    _cut(storage, segment_bytes, found.appended, bases, last_board is not None)
+    _cut(storage, segment_bytes, found.appended, bases, _Behind.of(checkpoint, last_board))
     mark("recovery.after_cut")
     _write_again(storage, segment_bytes, span[0], found.appended)
     mark("recovery.after_rewrite")
@@ -126,6 +115,40 @@ def _remove_unfinished(storage: Storage) -> None:
         for path in (f"{folder}/{name}".lstrip("/") for name in storage.list(folder)):
             if path not in theirs and (path.endswith(".new") or path.startswith(f"{SPARE}.")):
                 storage.unlink(path)
+
+
+def _begin_log(
+    storage: Storage, segment_bytes: int, checkpoint: Checkpoint | None, durable: int
+) -> None:
+    """Of a log without a whole segment."""
+    durable = max(durable, _ended_at(read_ranges(storage)))
+    if durable:
+        raise Corrupt(
+            f"{DIRECTORY}/ has no whole segment, but {durable} bytes of the log were durable:"
+            " bring the files back",
+            path=DIRECTORY,
+            position=0,
+        )
+    if checkpoint is None:
+        _require_nothing(storage)
+        # From now on the end of the log is told from damage by D, also after a power cut.
+        CheckpointFile(storage, bytes(16), 0).close()
+    else:
+        _cut(storage, segment_bytes, 0, [], _Behind.ANYTHING)  # a first file cut short
+    batchqueues.settle_topics(storage)
+
+
+def _require_nothing(storage: Storage) -> None:
+    """Refuse a log of another broker of whose one segment only a piece is there: it has records."""
+    for name in storage.list(DIRECTORY):
+        size = storage.size_of(f"{DIRECTORY}/{name}")
+        if size and map_still(storage, f"{DIRECTORY}/{name}").any():
+            raise Corrupt(
+                f"{DIRECTORY}/{name} has {size} bytes, which no whole segment has, and not only"
+                " zeroes: bring the whole file back, or take it away; nothing has been changed",
+                path=f"{DIRECTORY}/{name}",
+                position=0,
+            )
 
 
 def _ended_at(ranges: Ranges | None) -> int:
@@ -219,7 +242,23 @@ def _judge_board(found: Recovered, board: Board) -> None:
     found.appended = appended
 
 
-def _cut(storage: Storage, segment_bytes: int, end: int, bases: list[int], same_boot: bool) -> None:
+class _Behind(Enum):
+    """What may lie behind the log's end, in its file."""
+
+    ONE_BATCH = "what a killed broker of this boot was just writing"
+    ANYTHING = "what a power cut has left, or a start before, whose zeroes the disk did not take"
+    NOTHING_OF_OURS = "we have stopped cleanly; another broker leaves what it cuts off"
+
+    @staticmethod
+    def of(checkpoint: Checkpoint | None, last_board: Board | None) -> _Behind:
+        """By how the last life has ended."""
+        if last_board is not None:
+            return _Behind.ONE_BATCH
+        is_clean = checkpoint is not None and checkpoint.clean
+        return _Behind.NOTHING_OF_OURS if is_clean else _Behind.ANYTHING
+
+
+def _cut(storage: Storage, segment_bytes: int, end: int, bases: list[int], behind: _Behind) -> None:
     """Zero what follows the end in its file, remove the files behind."""
     if storage.exists(
         SPARE
@@ -239,17 +278,26 @@ def _cut(storage: Storage, segment_bytes: int, end: int, bases: list[int], same_
         return
     file = storage.open(segment_name(base), write=True)
     try:
-        reach = limits.STAGING_BYTES + limits.FILLER_BYTES_MIN if same_boot else segment_bytes
+        reach = segment_bytes
+        if behind is _Behind.ONE_BATCH:
+            reach = limits.STAGING_BYTES + limits.FILLER_BYTES_MIN
         stop = min(segment_bytes, end - base + reach)
-        _zero(file, end - base, stop)
+        _zero(file, end - base, stop, also_zeroes=behind is _Behind.ANYTHING)
         file.sync()
     finally:
         file.close()
 
 
-def _zero(file: Any, start: int, stop: int) -> None:  # noqa: ANN401 - shm.storage.File
-    """Zero the blocks of a range that hold anything."""
+def _zero(file: Any, start: int, stop: int, *, also_zeroes: bool) -> None:  # noqa: ANN401 - shm.storage.File
+    """Zero the blocks of a range that hold anything.
+
+    `also_zeroes`: those that were written as zeroes, too. After a failed sync the disk may have
+    something else there.
+    """
     for begin, end in file.extents(start, stop):
+        if also_zeroes:  # what there is need not be read
+            file.zero_range(begin, end - begin)
+            continue
         at = begin
         while at < end:
             until = min(end, (at // _BLOCK + 1) * _BLOCK)

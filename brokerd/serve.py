@@ -119,7 +119,8 @@ def _close(broker: Broker, supervisor: Supervisor, *, clean: bool) -> bool:
     except OSError as error:
         why = f"{error}: the next start finds the store as after a kill"
         broker.log.error("failed", error=type(error).__name__, why=why)
-        supervisor.exit_code = exit_code(error)
+        if supervisor.exit_code == ExitCode.OK:  # else why it stops says more
+            supervisor.exit_code = exit_code(error)
         return False
     return clean
 

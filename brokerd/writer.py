@@ -64,6 +64,11 @@ class Writer:
         self._work_ns = 0
         self.stopped = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether it takes nothing until the flusher has made the next segment."""
+        return self._appender.waits
+
     def close(self) -> None:
         """Give the segment back."""
         self._appender.close()
@@ -74,7 +79,7 @@ class Writer:
             lane.heat()
         self._appender.pace.leave()
         for _ in range(STOP_ROUNDS):
-            if not self._appender.cycle(now_ns):
+            if not self._appender.cycle(now_ns, may_wait=False):
                 break
         self._appender.save_producers(self._clock.wall_ms())
         self.stopped = True
@@ -109,7 +114,7 @@ class Writer:
         """Nap after a busy batch, sleep in earnest after some idle naps."""
         if self._appender.failed or self.stopped:
             return IDLE_NS
-        if self._batch[frames.MORE] and self._appender.pace.is_kept:
+        if self.waits or (self._batch[frames.MORE] and self._appender.pace.is_kept):
             return limits.FLOOD_NAP_NS
         if self._worked and self._spins():
             return 0

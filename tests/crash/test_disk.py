@@ -25,6 +25,7 @@ from gantrymq.shm import layout
 from gantrymq.shm.codes import BrokerState, ExitCode, Role
 from gantrymq.shm.configfile import parse_config
 from gantrymq.shm.errors import DiskFull, StoreFailed
+from gantrymq.shm.indexnote import NOTE_FILE
 from tests.support.agents import restarts_of, wait_until_shown
 from tests.support.brokers import command
 from tests.support.faulty_broker import FaultyBroker, fault, stall
@@ -111,6 +112,25 @@ def test_a_failed_write_or_sync_is_final(
     require_true([*load.receipts, *told, (receipt, b"after")], records)
     kept = [item for item in records if not item.record.body.startswith(b"during")]
     require_once([*load.bodies, b"after"], kept)
+
+
+@mends("S305")
+def test_why_a_store_failed_is_its_exit_code_whatever_its_end_meets(
+    start: Callable[..., FaultyBroker],
+) -> None:
+    """A service manager judges by it whether to start the broker again."""
+    broker = start()
+    with Producer(broker.home) as producer:
+        producer.send("orders", b"before", keys=["k"])
+    broker.stop()
+    assert (store_of(broker.home) / NOTE_FILE).exists()
+    broker.again().wait_until_ready()
+    no_index = fault("unlink", errno.EPERM, NOTE_FILE)
+    broker.fail(fault("sync", errno.EIO, "commitlog/"), no_index)
+    with Producer(broker.home) as producer:
+        send_until_refused(producer)
+    assert broker.end()[0] == ExitCode.IO_ERROR
+    assert f"unlink {NOTE_FILE}" in broker.failed
 
 
 def test_clients_go_on_with_the_broker_that_follows_a_failed_store(

@@ -214,6 +214,33 @@ def test_units_that_a_failed_sync_has_dropped_are_written_again(own_copy: Golden
     assert at > 2
 
 
+@mends("S300")
+@pytest.mark.usefixtures("nothing_reaches_the_disk")
+def test_units_that_a_failed_sync_has_left_behind_the_end_go_with_the_next_start(
+    own_copy: Golden,
+) -> None:
+    """P3: the page cache has zeroes there, and the disk has units."""
+    golden = own_copy(SETS[0])
+    for queue in (0, 1):
+        for path in files_of(golden, queue):
+            data = path.read_bytes().rstrip(b"\0")
+            end = -(-len(data) // UNIT) * UNIT
+            stale = data[end - UNIT : end] * 30  # in other sectors, too
+            path.write_bytes((data[:end] + stale).ljust(50 * UNIT, b"\0"))
+    disk = disk_of(golden)
+    for each in filter(None, disk.names.entries.values()):
+        each.sync()
+    name = f"batchconsumequeue/{TOPIC}/0/{0:020d}"
+    fails = Fault(1, error=errno.EIO, kinds=("sync",), under=name)
+    with suppress(OSError):
+        come(golden, SimStorage(disk, "supervisor", FaultPlan([fails])))
+    inode = disk.names.entries[name]
+    assert inode is not None
+    assert (inode.memory[: inode.length] != inode.durable[: inode.length]).any()
+    come(golden, SimStorage(disk))
+    assert (inode.memory[: inode.length] == inode.durable[: inode.length]).all()
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_a_start_can_be_killed_at_every_storage_call(own_copy: Golden, name: str) -> None:
     """P11: the next one comes to the same queues, RocketMQ's and ours."""

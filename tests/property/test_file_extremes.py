@@ -17,10 +17,7 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from gantrymq.brokerd import config
-from gantrymq.brokerd.broker import open_broker
 from gantrymq.brokerd.dump import dump_store
-from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.salvage import Salvaged
 from gantrymq.brokerd.salvage.copying import write_ledger
 from gantrymq.brokerd.verify import verify
@@ -41,6 +38,7 @@ from gantrymq.workers.scheduler.timerbuckets import bucket_names, span_of
 from gantrymq.workers.scheduler.timerpool import ENTRY
 from gantrymq.workers.scheduler.timerseals import MS_MAX, sealed, unsealed
 from tests.support import sweptbytes
+from tests.support.door import open_at
 from tests.support.extremes import NUMBERS
 from tests.support.groups_rig import Rig
 from tests.support.parking import Life, at_message
@@ -79,8 +77,7 @@ def test_no_value_of_a_file_ends_its_readers(file: SweptFile, tmp_path: Path) ->
 
 def _start(home: Path) -> None:
     """Up to where agents would come."""
-    settings = config.load(home, {}, {})
-    broker = open_broker(home, settings, Log("error", StringIO()), lambda *_: None, lambda: None)
+    broker = open_at(home)
     try:
         broker.begin()
     finally:

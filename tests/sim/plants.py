@@ -72,7 +72,7 @@ def clock_before_the_look() -> None:
 
 def recovery_without_zeroing() -> None:
     """Torn bytes stay behind the log's end, after a start and after a writer's death."""
-    put_over(recovery, "_zero", lambda *_: None)
+    put_over(recovery, "_zero", lambda *_, **__: None)
     put_over(CommitLog, "clear_behind", lambda *_: None)
 
 

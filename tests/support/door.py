@@ -15,7 +15,7 @@ from gantrymq.brokerd import config, epoch, lock
 from gantrymq.brokerd.access import Access
 from gantrymq.brokerd.agents import AgentEnv
 from gantrymq.brokerd.bells import make_bell
-from gantrymq.brokerd.broker import Broker, make_directories
+from gantrymq.brokerd.broker import Broker, make_directories, open_broker
 from gantrymq.brokerd.control import ControlServer
 from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.metadata import Metadata
@@ -29,6 +29,12 @@ from gantrymq.shm.clock import SystemClock
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.workers.agent import Bells
 from tests.unit.test_metadata import Found
+
+
+def open_at(home: Path) -> Broker:
+    """A broker of that home, up to where agents would come. Raises what a start raises."""
+    settings = config.load(home, {}, {})
+    return open_broker(home, settings, Log("error", io.StringIO()), lambda *_: None, lambda: None)
 
 
 class Door:

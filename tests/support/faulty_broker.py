@@ -26,7 +26,7 @@ _DISK_BYTES = 1 << 20
 
 
 def fault(kind: str, number: int, under: str, *, half: bool = False) -> dict[str, Any]:
-    """One entry of the file; kinds are read, write, sync, allocate and create.
+    """One entry of the file; kinds are read, write, sync, allocate, create and unlink.
 
     Of kind `used` the number is how many percent of a disk of a MiB are in use.
     """
@@ -111,6 +111,11 @@ class FaultyStorage(PosixStorage):
         """Make a file or fail."""
         self.raise_due(self.due("create", name), "create", name)
         return FaultyFile(super().create(name), self)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file or fail."""
+        self.raise_due(self.due("unlink", name), "unlink", name)
+        super().unlink(name)
 
 
 class FaultyBroker(ServingBroker):

@@ -33,6 +33,7 @@ from typing import IO, Any, Final, NoReturn
 import gantrymq.temporary
 from gantrymq.shm import jit, marks
 from tests.support import leaks
+from tests.support.interned import settle_interned
 
 #: Descriptors that one call may hand over.
 RIGHTS_MAX: Final = 250
@@ -72,6 +73,7 @@ def load_everything() -> None:
         with contextlib.suppress(ImportError):  # what a newer typer may do without
             importlib.import_module(name)
     load_all()
+    settle_interned()
 
 
 def live(run: Callable[[], int | None]) -> NoReturn:

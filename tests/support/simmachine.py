@@ -24,6 +24,7 @@ from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board, TopicSlot, format_board
 from gantrymq.shm.clock import Clock
 from gantrymq.shm.codes import BrokerState, Role
+from gantrymq.shm.indexnote import forget_note
 from gantrymq.workers.agent import Agent, Bells
 from gantrymq.workers.failure import has_failed
 from gantrymq.workers.inhand import forget_hand
@@ -251,6 +252,9 @@ class SimMachine:
         if self._has_failed:
             self.simulation.note("store failed")
             self.kill_broker(End.KILL)
+            if self.simulation.seed % 2:  # the supervisor lives on, and takes its board away
+                self._old_board = None
+                forget_note(self._storage("oracle"))
             return
         self._stirred = False
         for table in list(self.tables.values()):

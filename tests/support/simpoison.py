@@ -84,12 +84,12 @@ def _take_or_die(hand: InHand, session: int, serial: int = 0) -> None:
         Poisons.latest.carry_out(hand._name, session, serial)
 
 
-def _drain_or_die(appender: Appender, now_ns: int, number: int, end: int) -> Any:  # noqa: ANN401
+def _drain_or_die(appender: Appender, now_ns: int, number: int, end: int, *, may_wait: bool) -> Any:  # noqa: ANN401
     lanes = appender.lanes.lanes if Poisons.latest.waits_for("writer") else []
     for lane in lanes[number:end]:
         if lane.published() != lane.view[frames.UP_CURSOR]:
             Poisons.latest.carry_out("writer", lane.session.session, 0)
-    return _drain(appender, now_ns, number, end)
+    return _drain(appender, now_ns, number, end, may_wait=may_wait)
 
 
 def install() -> None:

@@ -17,6 +17,7 @@ from gantrymq.shm import layout, wire
 from gantrymq.shm.board import NOBODYS
 from tests.support.brokers import ServingBroker, command
 from tests.support.footprint import Footprint, footprints
+from tests.support.interned import settle_interned
 from tests.support.push import FIRST, Seen
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
@@ -52,6 +53,7 @@ def come_and_go(home: Path, topic: str, number: int) -> None:
 
 def settled(broker: ServingBroker) -> dict[str, Footprint]:
     """What each process holds once it does not fall any more: ends are told a little later."""
+    settle_interned()
     seen = [footprints(broker)]
 
     def rests() -> bool:

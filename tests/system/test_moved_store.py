@@ -19,6 +19,7 @@ from gantrymq.clients.producer import Producer
 from gantrymq.clients.session import Session
 from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import STORE_LOST, StoreFailed
+from gantrymq.shm.indexnote import NOTE_FILE
 from tests.support.brokers import ServingBroker
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
@@ -60,7 +61,7 @@ def hold_agents(broker: ServingBroker) -> None:
         os.kill(pid, signal.SIGSTOP)
 
 
-@mends("S20", "S79")
+@mends("S20", "S79", "S305")
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_broker_whose_store_is_moved_ends_and_touches_nothing(
     broker: ServingBroker, tmp_path: Path, replaced: bool
@@ -74,8 +75,9 @@ def test_a_broker_whose_store_is_moved_ends_and_touches_nothing(
     before = contents(copy) if replaced else {}
     if replaced:
         shutil.copytree(copy, store.with_name("new"))
-        (store.with_name("new") / "lock").touch()
-        before["lock"] = b""
+        for name in ("lock", NOTE_FILE):  # as a store has them that was in use
+            (store.with_name("new") / name).touch()
+            before[name] = b""
     hold_agents(broker)
     store.rename(store.with_name("store.bad"))
     if replaced:

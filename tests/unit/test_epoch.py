@@ -14,13 +14,16 @@ from gantrymq.brokerd.broker import make_directories
 from gantrymq.brokerd.doctor import examine
 from gantrymq.clients.home import SOCKET_NAME, read_board_file, store_of
 from gantrymq.shm.board import attach_board, place_of, unlink_board
+from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.errors import Corrupt, Incompatible
+from gantrymq.shm.indexnote import NOTE_FILE
 from gantrymq.shm.jsonsum import with_sum, without_sum
 from gantrymq.shm.ranges import OPEN, Ranges, read_ranges
 from gantrymq.shm.storage import PosixStorage
 from tests.support import otherselves
 from tests.support.adversary import Victim
-from tests.support.door import opened
+from tests.support.door import open_at, opened
+from tests.support.golden import unpack
 from tests.support.simclock import SimClock
 from tests.support.trials import mends
 
@@ -297,3 +300,38 @@ def test_a_rocketmqs_files_of_extensions_may_be_longer(store_dir: Path) -> None:
     (folder / f"{0:020d}").write_bytes(bytes(4096))
     _life, configuration = begin(store_dir)
     assert configuration.settings.mapped_file_size_consume_queue_ext == 4096
+
+
+@mends("S303")
+def test_a_first_start_that_is_refused_settles_no_sizes(tmp_path: Path) -> None:
+    """The segments are put right then, and it goes by their length."""
+    make_directories(tmp_path)
+    golden, store = unpack("plain", tmp_path / "golden"), store_of(tmp_path)
+    shutil.copytree(golden.store, store, dirs_exist_ok=True)
+    segments = sorted((store / "commitlog").iterdir())
+    whole = [segment.read_bytes() for segment in segments]
+    for segment, content in zip(segments, whole, strict=True):
+        segment.write_bytes(content[:20_000])
+    with pytest.raises(Corrupt):
+        open_at(tmp_path)
+    assert not (store / "gantry" / "store.json").exists()
+    for segment, content in zip(segments, whole, strict=True):
+        segment.write_bytes(content)
+    broker = open_at(tmp_path)
+    broker.close(clean=False)
+    assert broker.board.segment_bytes == golden.segment_bytes
+
+
+@mends("S304")
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_failed_store_forgets_its_index_note(tmp_path: Path, failed: bool) -> None:
+    """P3: its files are changed in place; of what a failed sync has dropped no start can know."""
+    make_directories(tmp_path)
+    broker = open_at(tmp_path)
+    broker.begin()
+    note = store_of(tmp_path) / NOTE_FILE
+    note.write_text("{}")
+    broker.set_state(BrokerState.FAILED if failed else BrokerState.STOPPED)
+    broker.close(clean=False)
+    assert note.exists() == (not failed)
+    assert epoch.find_old_board(tmp_path) is None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
 
 from tests.support.footprint import own_footprint
+from tests.support.interned import settle_interned
 
 KIB = 2048
 
@@ -23,6 +25,16 @@ def test_what_stays_is_seen() -> None:
     assert own_footprint().exceeds(before)
     arrays.clear()
     assert not own_footprint().exceeds(before)
+
+
+def test_names_that_are_forgotten_leave_nothing() -> None:
+    """A path interns its parts; the table of them grows by 1 MiB once, and then no more."""
+    settle_interned()
+    before = own_footprint()
+    for number in range(100_000):
+        sys.intern(f"forgotten {number}")
+    now = own_footprint()
+    assert now.memory - before.memory < KIB // 20
 
 
 def test_what_threads_leave_free_is_nobodys() -> None:

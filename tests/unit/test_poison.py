@@ -268,11 +268,11 @@ def test_the_writer_sets_aside_what_has_ended_it(
     machine.settle()
     drain = Appender._drain
 
-    def planted(appender: Appender, now_ns: int, number: int, end: int) -> None:
+    def planted(appender: Appender, now_ns: int, number: int, end: int, *, may_wait: bool) -> None:
         for lane in appender.lanes.lanes[number:end]:
             if lane.session is bad.session and lane.published() > lane.view[frames.UP_CURSOR]:
                 raise PlantedError
-        drain(appender, now_ns, number, end)
+        drain(appender, now_ns, number, end, may_wait=may_wait)
 
     monkeypatch.setattr(Appender, "_drain", planted)
     bad.send()

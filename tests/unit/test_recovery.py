@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 from copy import copy
 from functools import cache
@@ -18,10 +19,12 @@ from gantrymq.brokerd.recovered import Recovered
 from gantrymq.brokerd.recovery import recover
 from gantrymq.shm import layout
 from gantrymq.shm.board import Board
+from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.ranges import read_ranges
 from gantrymq.shm.storage import read_file
 from gantrymq.workers.agent import Bells
+from gantrymq.workers.failure import has_failed
 from gantrymq.workers.groups import deadletternote
 from gantrymq.workers.housekeeper.agent import Housekeeper
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, save_progress
@@ -29,10 +32,11 @@ from gantrymq.workers.reader.agent import Reader
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.support.another_broker import AnotherBroker, golden_records
-from tests.support.faults import FaultPlan, KilledError, kill_at
+from tests.support.faults import Fault, FaultPlan, KilledError, Moment, kill_at
 from tests.support.memory_sessions import MemorySessions
 from tests.support.simbell import SimBell
-from tests.support.simmachine import SimMachine
+from tests.support.simdisk import Disk
+from tests.support.simmachine import ROLES, SimMachine
 from tests.support.simstorage import SimStorage
 from tests.support.storedlog import read_log
 from tests.support.trials import mends
@@ -112,8 +116,9 @@ def test_a_log_whose_first_segment_is_gone_keeps_its_queue_offsets(keep_progress
     """SF-65: a rebuilt queue begins with filler units up to its first offset."""
     machine, storage = stopped_machine()
     before = {queue: units_of(storage, *queue) for queue in QUEUES}
-    low = int(segments(storage)[1])
-    storage.unlink(f"commitlog/{segments(storage)[0]}")
+    gone, low = segments(storage)[:2], int(segments(storage)[2])  # each queue begins in these
+    for name in gone:
+        storage.unlink(f"commitlog/{name}")
     if not keep_progress:
         storage.unlink(PROGRESS_FILE)
     found = recover_again(machine, storage)
@@ -309,3 +314,103 @@ def test_a_clean_stop_counts_until_the_next_start_only() -> None:
     last = read_checkpoint(storage)
     assert last is not None
     assert (last.clean, last.durable) == (False, found.appended)
+
+
+@mends("S300")
+@pytest.mark.usefixtures("nothing_reaches_the_disk")
+def test_zeroes_of_a_start_whose_sync_failed_are_written_again_by_the_next() -> None:
+    """P3: the page cache has them, and the disk what a power cut has left behind the end."""
+    machine, storage = stopped_machine()
+    appended = recover_again(machine, storage).appended
+    epoch.mark_running(storage, Life(1, "that ended so"), appended)
+    path = f"commitlog/{segments(storage)[-1]}"
+    base = int(segments(storage)[-1])
+    log = [record for record in read_log(storage, appended) if record.position >= base]
+    end = log[-2].position
+    file = storage.open(path, write=True)
+    file.write_at(bytes(20), end - base)  # torn, and whole records behind
+    file.sync()
+    with contextlib.closing(CheckpointFile(storage, bytes(16), 1)) as checkpoint:
+        for _ in range(2):
+            checkpoint.write(log[0].position, 0, 0, sync=True)
+    fails = Fault(1, Moment.BEFORE, errno.EIO, ("sync",), under="commitlog")
+    faulty = SimStorage(machine.disk, "supervisor", FaultPlan([fails]))
+    with pytest.raises(OSError, match="EIO"):
+        recover_again(machine, faulty)
+    assert recover_again(machine, storage).appended == end
+    inode = machine.disk.names.entries[path]
+    assert inode is not None
+    assert not inode.durable[end - base : inode.length].any()
+
+
+def of_another(machine: SimMachine, records: list[bytes]) -> SimStorage:
+    """A store that another broker has made, and stopped cleanly."""
+    storage = SimStorage(Disk())
+    segment_bytes = machine.configuration.settings.mapped_file_size_commit_log
+    other = AnotherBroker(storage, segment_bytes, 0, now_ms=1_800_000_000_000)
+    for record in records:
+        other.append(record)
+    other.leave(killed=False)
+    return storage
+
+
+@mends("S302")
+@pytest.mark.parametrize("kept", [200, 4000, 12_287])
+def test_a_piece_of_the_only_segment_of_another_broker_is_refused(
+    tmp_path: Path, kept: int
+) -> None:
+    """Not taken for a log that is empty: its records would be gone in silence."""
+    machine, _ = stopped_machine()
+    storage = of_another(machine, golden_records(tmp_path / "golden", 9, bytes_max=1500))
+    storage.open(f"commitlog/{0:020d}", write=True).cut(kept)
+    changes = len(storage.disk.log)
+    with pytest.raises(Corrupt, match="bring the whole file back"):
+        recover_again(machine, storage)
+    assert len(storage.disk.log) == changes, "nothing has been changed"
+
+
+@mends("S302")
+@pytest.mark.parametrize("kept", [88, 200])
+def test_a_segment_of_another_broker_that_was_cut_in_its_first_record_is_refused(
+    tmp_path: Path, kept: int
+) -> None:
+    """It was stopped cleanly: none of its records is torn."""
+    machine, _ = stopped_machine()
+    storage = of_another(machine, golden_records(tmp_path / "golden", 60, bytes_max=1500))
+    last = segments(storage)[-1]
+    assert int(last)
+    storage.open(f"commitlog/{last}", write=True).cut(kept)
+    with pytest.raises(Corrupt, match="ends behind the file's end"):
+        recover_again(machine, storage)
+    assert segments(storage)[-1] == last
+
+
+@mends("S301")
+@pytest.mark.parametrize("role", ROLES)
+def test_names_that_others_gave_are_durable_before_an_agent_counts_on_them(role: Role) -> None:
+    """Whoever renamed a file last may have been killed before its folder was synced."""
+    world = scenario.new_world(9)
+    world.simulation.run_until(lambda: world.machine.running, STEPS_MAX)
+    disk = world.machine.disk
+    storage = SimStorage(disk)
+    for folder in ("config", "gantry"):
+        file = storage.create(f"{folder}/of_another.new")
+        file.sync()
+        storage.rename(f"{folder}/of_another.new", f"{folder}/of_another")
+    assert disk.pending
+    world.machine.build(role)
+    assert not [change for change in disk.pending if "of_another" in (change.added or "")]
+
+
+@mends("S301")
+def test_a_sync_of_names_that_fails_fails_the_store() -> None:
+    """F5: no later one says what it has lost."""
+    world = scenario.new_world(9)
+    world.simulation.run_until(lambda: world.machine.running, STEPS_MAX)
+    world.machine.plans.agents[Role.GROUPS] = [
+        Fault(1, Moment.BEFORE, errno.EIO, ("sync_directory",), under="gantry")
+    ]
+    board = world.machine.board
+    assert board is not None
+    assert world.machine.build(Role.GROUPS) is None
+    assert has_failed(board)

@@ -1,20 +1,37 @@
-"""The spare segment is made beforehand, in pieces: who waits for a sync waits for one of them."""
+"""The spare segment is made beforehand, in pieces: who waits for a sync waits for one of them.
+
+At a segment's end the writer waits for the one that the flusher is just making, if it grows.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from gantrymq.brokerd.commitlog import PIECES, SPARE, CommitLog, prepare_spare, room_for_segment
+from gantrymq.brokerd.commitlog import (
+    OF_FLUSHER,
+    OF_WRITER,
+    PIECES,
+    SPARE,
+    CommitLog,
+    prepare_spare,
+    room_for_segment,
+)
 from gantrymq.brokerd.config import load
 from gantrymq.brokerd.flusher import NO_ROOM_NS, Flusher
-from gantrymq.shm import layout
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import Role
 from gantrymq.workers.agent import Bells
 from tests.support.memory_sessions import MemorySessions, memory_board
+from tests.support.parking import Life
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
+from tests.unit.test_reader_pace import Sender, write
 
 SEGMENT = 1 << 20
 #: More than half of a segment: it is time for the next one.
@@ -142,3 +159,82 @@ def test_the_writer_takes_one_of_its_own_while_it_is_made() -> None:
     assert scene.files == ["spare"]
     scene.log.roll()
     assert scene.log.base == 2 * SEGMENT
+
+
+STILL_NS = 20_000_000
+
+
+@mends("S306")
+def test_the_writer_waits_for_a_segment_that_grows() -> None:
+    """Until it is there, or stands still: the flusher may be dead, or wait for its disk."""
+    scene = Scene()
+    assert not scene.log.is_next_coming(scene.clock.monotonic_ns())
+    for _ in range(PIECES - 1):
+        scene.step()
+        assert scene.log.is_next_coming(scene.clock.monotonic_ns())
+        scene.clock.advance(STILL_NS - 1)
+        assert scene.log.is_next_coming(scene.clock.monotonic_ns())
+    scene.clock.advance(1)
+    assert not scene.log.is_next_coming(scene.clock.monotonic_ns())
+    while "spare" not in scene.files:
+        scene.step()
+    assert not scene.log.is_next_coming(scene.clock.monotonic_ns())
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Life]:
+    made = Life(tmp_path / "store", SimClock(), {"mapped_file_size_commit_log": 1 << 20})
+    yield made
+    for agent in made.agents.values():
+        agent.close()
+
+
+def at_its_end(life: Life) -> Sender:
+    """A sender with more in its ring than the segment takes; the flusher has begun the next."""
+    sender = Sender(life)
+    life.settle()
+    sender.begin()
+    end = life.board.word(layout.BOARD_APPENDED) // SEGMENT * SEGMENT + SEGMENT
+    while not is_begun(life):
+        sender.fill()
+        write(life)
+        life.agents[Role.FLUSHER].do_work(life.clock.monotonic_ns())
+    while life.board.word(layout.BOARD_APPENDED) < end:
+        sender.fill()
+        write(life)
+    sender.fill()
+    assert sender.waiting
+    return sender
+
+
+def is_begun(life: Life) -> bool:
+    return life.storage.exists(f"gantry/{OF_FLUSHER}")
+
+
+@mends("S306")
+def test_nothing_is_appended_until_the_next_segment_is_there(life: Life) -> None:
+    at_its_end(life)
+    while is_begun(life):
+        assert write(life) == 0
+        assert life.agents[Role.WRITER].arm(life.clock.monotonic_ns()) == limits.FLOOD_NAP_NS
+        assert not life.storage.exists(f"gantry/{OF_WRITER}")
+        life.agents[Role.FLUSHER].do_work(life.clock.monotonic_ns())
+        life.clock.advance(STILL_NS // 2)
+    assert write(life) > 0
+
+
+@mends("S306")
+@pytest.mark.parametrize("over", ["stop", "end"])
+def test_a_session_that_ends_and_a_stop_wait_for_no_segment(life: Life, over: str) -> None:
+    """All that was published by then is appended."""
+    sender = at_its_end(life)
+    table = life.tables[Role.WRITER]
+    if over == "stop":
+        table.stop = True
+    else:
+        table.detach(sender.session.session)
+    life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+    assert is_begun(life)
+    sender.heard()
+    assert bool(sender.waiting) == (over == "end")  # nobody is told any more
+    assert life.board.word(layout.BOARD_APPENDED) % SEGMENT

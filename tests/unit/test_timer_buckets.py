@@ -30,6 +30,7 @@ from gantrymq.workers.scheduler.timerbuckets import (
 from gantrymq.workers.scheduler.timerfiling import BUCKETS_MAX, TimerFiling
 from gantrymq.workers.scheduler.timerpool import DELETE_BIT, ENTRY
 from gantrymq.workers.scheduler.timerseals import MS_MAX, sealed, unsealed
+from tests.support.faults import Fault, FaultPlan, Moment
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimFile, SimStorage
 from tests.support.trials import mends
@@ -641,3 +642,44 @@ def test_a_scheduler_at_work_goes_on_where_a_directory_is_in_the_way(
     assert opened(buckets) == [300]
     assert buckets.take_damage() == [f"{DIRECTORY}/{name}"]
     buckets.close()
+
+
+@mends("S300")
+@pytest.mark.usefixtures("nothing_reaches_the_disk")
+def test_what_a_life_takes_out_and_fails_to_sync_is_taken_out_by_the_next() -> None:
+    """P3: or a timer that is filed anew at another time counts twice after a power cut."""
+    disk = Disk()
+    first = take_over_none(SimStorage(disk))
+
+    def due_in(minute: int, position: int) -> Entries:
+        found = entries(position)
+        found["ms"] = minute * MINUTE_MS + 500
+        return found
+
+    first.append(due_in(5, 40))
+    sync_all(first)
+    first.belong_to(MADE)
+    noted = first.sizes(0)
+    first.append(due_in(5, 100))  # behind the note
+    sync_all(first)
+    fails = Fault(1, Moment.BEFORE, errno.EIO, ("sync",), under=DIRECTORY)
+    second = take_over(SimStorage(disk, "second", FaultPlan([fails])), 50, noted)
+    with pytest.raises(OSError, match="EIO"):
+        sync_all(second)
+    third = take_over(SimStorage(disk, "third"), 50, noted)
+    third.append(due_in(9, 100))
+    sync_all(third)
+    noted = third.sizes(0)
+    disk.power_cut(random.Random(3))
+    assert take_over(SimStorage(disk), 150, noted).waiting == 2
+
+
+def take_over_none(storage: SimStorage) -> TimerBuckets:
+    buckets = TimerBuckets(storage)
+    assert not buckets.begin("", 0, {})
+    return buckets
+
+
+def sync_all(buckets: TimerBuckets) -> None:
+    while not buckets.sync_some(10):
+        pass

@@ -146,23 +146,31 @@ class TimerBuckets:
         for at in range(0, size, SPLIT_ENTRIES * ENTRY.itemsize):
             end = min(size, at + SPLIT_ENTRIES * ENTRY.itemsize)
             try:
-                entries, whole = unsealed(self._stored(name, at, end), span_of(name))
+                stored = self._stored(name, at, end)
             except OSError:
                 self._unread[name] = noted, size
                 return size // ENTRY.itemsize
+            entries, whole = unsealed(stored, span_of(name))
             if not whole[: max(0, noted - at) // ENTRY.itemsize].all():
                 return None
             kept = whole & (entries["position"] <= self._last_position)
-            self._overwrite(name, at, ~kept)
+            stored[~kept] = of_nothing(int(np.count_nonzero(~kept)))
+            stale = ~kept
+            stale[max(0, noted - at) // ENTRY.itemsize :] = True
+            self._write_again(name, at, stored, stale)
             # Lives before may have filed some of them twice.
             timers += _timers_in(each_once(entries[kept & are_of_records(entries)]))
         return timers
 
-    def _overwrite(self, name: str, at: int, stale: NDArray[np.bool_]) -> None:
-        """Take out what a life has filed behind its last note, and what was torn then."""
+    def _write_again(self, name: str, at: int, entries: Entries, stale: NDArray[np.bool_]) -> None:
+        """Entries that a life has filed behind its last note, less those that do not count.
+
+        All of them, also those that are so already: a sync may have failed since.
+        """
         file = self._file(name)[0]
         for first, end in _stretches(stale):
-            file.write_at(of_nothing(end - first).view(np.uint8).data, at + first * ENTRY.itemsize)
+            part = entries[first:end].view(np.uint8).data
+            file.write_at(part, at + first * ENTRY.itemsize)
             self._dirty.add(name)
 
     def belong_to(self, made: str) -> None:
