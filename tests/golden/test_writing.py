@@ -73,9 +73,8 @@ class Rig:
         self.tables = [MemorySessions() for _ in range(3)]
         bells = Bells.each(SimBell)
         parts = [(storage, self.clock, self.board, table, bells, settings) for table in self.tables]
-        self.agents: list[Agent] = [
-            open_writer(*parts[0]), Flusher(*parts[1]), Reader(*parts[2])
-        ]  # fmt: skip
+        self._writer = open_writer(*parts[0])
+        self.agents: list[Agent] = [self._writer, Flusher(*parts[1]), Reader(*parts[2])]
         plan = plan_arena()
         arena = np.zeros(plan.size, np.uint8)
         self.session = Session(1, arena, plan, SimBell(), 0, bytes(range(10)), owner=Role.SCHEDULER)
@@ -89,6 +88,12 @@ class Rig:
     def turn(self) -> int:
         """One duty cycle of each agent."""
         return sum(agent.do_work(self.clock.monotonic_ns()) for agent in self.agents)
+
+    def turn_until_written(self) -> None:
+        """Let the writer take what there is, after the next segment has come where it needs one."""
+        self.turn()
+        while self._writer.waits:
+            self.turn()
 
     def turn_until_idle(self) -> None:
         """Let the agents finish."""
@@ -209,7 +214,7 @@ def write_again(golden: GoldenStore, directory: Path, shape: str) -> list[dict[s
             properties = properties_of(record, shape)
             route = rig.slots[record["topic"]]
             rig.put(entry_of(record, body_of(record, read), properties, seq, route))
-        rig.turn()
+        rig.turn_until_written()
         answers += rig.completions()
     rig.turn_until_idle()
     rig.stop()

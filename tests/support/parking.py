@@ -21,6 +21,7 @@ from gantrymq.brokerd.config import Settings, load
 from gantrymq.brokerd.handover.adoption import import_foreign
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.recovery import recover
+from gantrymq.brokerd.writer import Writer
 from gantrymq.shm import layout
 from gantrymq.shm.arena import plan_arena
 from gantrymq.shm.board import Board, format_board
@@ -173,6 +174,12 @@ class Life:
         """All agents are replaced: none has seen the clock before."""
         for role in ROLES:
             self.kill(role)
+
+    @property
+    def writer_waits(self) -> bool:
+        """Whether all that appends waits for the next segment."""
+        writer = self.agents.get(Role.WRITER)
+        return isinstance(writer, Writer) and writer.waits
 
     # ------------------------------------------------------------------------------------- running
 
