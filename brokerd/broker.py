@@ -22,7 +22,7 @@ from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.metadata import TOPICS_FILE, Metadata
 from gantrymq.brokerd.recovered import Recovered
 from gantrymq.brokerd.sessions import Sessions
-from gantrymq.brokerd.storelost import is_locked_by, require_alone
+from gantrymq.brokerd.storelost import StoreWatch, is_locked_by, require_alone
 from gantrymq.brokerd.subscriptions import GROUPS_FILE
 from gantrymq.clients.home import board_file, read_board_file, run_of, store_of
 from gantrymq.shm import layout, ownfiles
@@ -31,7 +31,7 @@ from gantrymq.shm.board import Board, unlink_board
 from gantrymq.shm.clock import SystemClock
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.configfile import what_is_wrong
-from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.errors import STORE_LOST, Corrupt, StoreBusy
 from gantrymq.shm.held import Descriptor
 from gantrymq.shm.indexnote import forget_note
 from gantrymq.shm.storage import PosixStorage, is_disk_full
@@ -87,20 +87,39 @@ class Broker:
             self.board.set_half(layout.BOARD_STATE, state)
 
     def close(self, *, clean: bool) -> None:
-        """Give everything back: nothing but the store is left. Raises OSError."""
+        """Give everything back: nothing but the store is left. Raises OSError, StoreBusy."""
         for bell in self.bells:
             bell.close()
-        try:
-            if clean:
-                self._complete_batch_units()
-                self._say_clean()
-            elif self.state == BrokerState.FAILED and self._has_its_store():
-                forget_note(self.env.storage)  # its files may be other than the page cache has them
-        finally:
+        with contextlib.closing(self.lock):
             # After a failure the next start scans from the checkpoint as after a power cut.
-            unlink_board(self.board.name)
-            self._withdraw()
-            self.lock.close()
+            is_told = clean or self._tells_of_failed_files()
+            try:
+                if clean:
+                    self._require_its_store()
+                    self._complete_batch_units()
+                    self._say_clean()
+            finally:
+                if is_told:
+                    unlink_board(self.board.name)
+                    self._withdraw()
+
+    def _tells_of_failed_files(self) -> bool:
+        """Whether the store tells the next start of a failed write or sync, if there was one.
+
+        Its key index is made again then, since its files may be other than the page cache has them.
+        If it can't be told so, it is told by this board, as if the supervisor had been killed.
+        """
+        failed = self.state == BrokerState.FAILED
+        if not failed or self.board.half(layout.BOARD_FAILED_ERRNO) == STORE_LOST:
+            return True
+        if not self._has_its_store():
+            return False
+        try:
+            forget_note(self.env.storage)
+        except OSError as error:
+            self.log.error("failed", error=type(error).__name__, why=str(error))
+            return False
+        return True
 
     def _withdraw(self) -> None:
         """Take back what names the board. What does not is of a killed life, for the next start."""
@@ -114,9 +133,14 @@ class Broker:
 
         Else the store in its place, and the board that is named, may be another broker's.
         """
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(OSError):
             return is_locked_by(store_of(self.home), self.lock.number)
         return False
+
+    def _require_its_store(self) -> None:
+        """Raise StoreBusy if what is said now would be said of another store."""
+        if why := StoreWatch(self.home, self.lock.number).why_lost():
+            raise StoreBusy(why, store=str(store_of(self.home)))
 
     def _say_clean(self) -> None:
         storage, durable = self.env.storage, self.board.word(layout.BOARD_DURABLE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 
 from gantrymq.shm.errors import Corrupt, StoreFailed
+from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.lognames import DIRECTORY, is_position, segment_name
 from gantrymq.shm.storage import File, Storage, made_anew
 
@@ -19,6 +20,8 @@ SPARE = "gantry/spare"
 OF_FLUSHER, OF_WRITER = "spare.flusher", "spare.writer"
 #: How long one may not grow that is waited for.
 _STILL_NS = 20_000_000
+#: Of the flusher's next segment: its bytes, and since when.
+_NONE_COMES = (-1, 0)
 #: A new segment leaves this part of its size free: for queues, the ledger, and others' files.
 MARGIN_PARTS = 16
 #: A spare segment is made in so many pieces, of whole blocks.
@@ -163,7 +166,7 @@ class CommitLog:
         if self._is_due(appended):
             self.base -= segment_bytes
         self._file = self._open(self.base)
-        self._coming, self._grown_ns = 0, 0  # bytes of the flusher's spare, and since when
+        self._coming, self._grown_ns = _NONE_COMES
 
     @property
     def end(self) -> int:
@@ -208,14 +211,15 @@ class CommitLog:
 
         One made beside it comes later: where blocks are memory both need the processor.
         """
-        exists, coming = self._storage.exists, f"gantry/{OF_FLUSHER}"
-        if exists(segment_name(self.end)) or exists(SPARE):
-            return False
+        exists = self._storage.exists
         try:
-            made = self._storage.size_of(coming)
-        except FileNotFoundError:
-            return False
-        if made != self._coming:
+            if exists(segment_name(self.end)) or exists(SPARE):
+                return False
+            made = self._storage.size_of(f"gantry/{OF_FLUSHER}")
+        except OSError as error:
+            require_ours(error)
+            return False  # what else is wrong there `roll` meets, if it is in its way
+        if made > self._coming:  # one that begins anew has failed
             self._coming, self._grown_ns = made, now_ns
         return now_ns - self._grown_ns < _STILL_NS
 
@@ -225,6 +229,7 @@ class CommitLog:
         self._file.close()
         self._file = following
         self.base = self.end
+        self._coming, self._grown_ns = _NONE_COMES
 
     def clear_behind(self, position: int, count: int) -> None:
         """Zero what a writer that died may have left behind the log's end."""

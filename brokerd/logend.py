@@ -68,13 +68,19 @@ def _judge_clean_end(
 
 
 def _reaches_out(view: NDArray[np.uint8], at: int, position: int) -> bool:
-    """Whether a record of this position begins there, and the file was cut amid it."""
+    """Whether a record of this position begins there, and the file was cut amid it.
+
+    Also amid its head: what there is of that tells.
+    """
     head = view[at : at + layout.RECORD.size].tobytes()
-    if len(head) < layout.RECORD.size:
-        return False
-    named = layout.RECORD.unpack(head)
-    is_one = named["magic"] in RECORD_MAGICS and named["physical_offset"] == position
-    return bool(is_one and named["total_size"] > len(view) - at)
+
+    def may_have(place: int, value: bytes) -> bool:
+        return value.startswith(head[place : place + len(value)])
+
+    is_one = any(
+        may_have(layout.RECORD_MAGIC, magic.to_bytes(4, "big")) for magic in RECORD_MAGICS
+    ) and may_have(layout.RECORD_PHYSICAL_OFFSET, position.to_bytes(8, "big"))
+    return is_one and int.from_bytes(head[:4].ljust(4, b"\0"), "big") > len(view) - at
 
 
 def damaged(position: int, segment_bytes: int, why: str) -> Corrupt:

@@ -88,6 +88,7 @@ def recover(
     if last_board is not None:
         _judge_board(found, last_board)
     mark("recovery.after_scan")
+    _require_no_piece(storage, bases)
     _cut(storage, segment_bytes, found.appended, bases, _Behind.of(checkpoint, last_board))
     mark("recovery.after_cut")
     _write_again(storage, segment_bytes, span[0], found.appended)
@@ -129,25 +130,29 @@ def _begin_log(
             path=DIRECTORY,
             position=0,
         )
+    _require_no_piece(storage, [])
     if checkpoint is None:
-        _require_nothing(storage)
         # From now on the end of the log is told from damage by D, also after a power cut.
         CheckpointFile(storage, bytes(16), 0).close()
     else:
-        _cut(storage, segment_bytes, 0, [], _Behind.ANYTHING)  # a first file cut short
+        _cut(storage, segment_bytes, 0, [], _Behind.ANYTHING)
     batchqueues.settle_topics(storage)
 
 
-def _require_nothing(storage: Storage) -> None:
-    """Refuse a log of another broker of whose one segment only a piece is there: it has records."""
+def _require_no_piece(storage: Storage, bases: list[int]) -> None:
+    """Refuse a last file of another length than segments have, if it has records.
+
+    Ours have their length before their name, also after a power cut; a RocketMQ that was killed as
+    it made one leaves it empty. So it is one that was cut, or a segment of another store.
+    """
     for name in storage.list(DIRECTORY):
-        size = storage.size_of(f"{DIRECTORY}/{name}")
+        size = 0 if int(name) in bases else storage.size_of(f"{DIRECTORY}/{name}")
         if size and map_still(storage, f"{DIRECTORY}/{name}").any():
             raise Corrupt(
                 f"{DIRECTORY}/{name} has {size} bytes, which no whole segment has, and not only"
                 " zeroes: bring the whole file back, or take it away; nothing has been changed",
                 path=f"{DIRECTORY}/{name}",
-                position=0,
+                position=int(name),
             )
 
 
@@ -245,7 +250,7 @@ def _judge_board(found: Recovered, board: Board) -> None:
 class _Behind(Enum):
     """What may lie behind the log's end, in its file."""
 
-    ONE_BATCH = "what a killed broker of this boot was just writing"
+    ONE_BATCH = "what a killed broker of this boot was just writing, or a start's zeroes for that"
     ANYTHING = "what a power cut has left, or a start before, whose zeroes the disk did not take"
     NOTHING_OF_OURS = "we have stopped cleanly; another broker leaves what it cuts off"
 
@@ -282,7 +287,7 @@ def _cut(storage: Storage, segment_bytes: int, end: int, bases: list[int], behin
         if behind is _Behind.ONE_BATCH:
             reach = limits.STAGING_BYTES + limits.FILLER_BYTES_MIN
         stop = min(segment_bytes, end - base + reach)
-        _zero(file, end - base, stop, also_zeroes=behind is _Behind.ANYTHING)
+        _zero(file, end - base, stop, also_zeroes=behind is not _Behind.NOTHING_OF_OURS)
         file.sync()
     finally:
         file.close()

@@ -18,7 +18,7 @@ from gantrymq.brokerd.startable import require_startable
 from gantrymq.brokerd.supervisor import Supervisor
 from gantrymq.shm import readonly
 from gantrymq.shm.codes import BrokerState, ExitCode
-from gantrymq.shm.errors import GantryError
+from gantrymq.shm.errors import GantryError, StoreBusy
 from gantrymq.shm.exitcode import exit_code
 from gantrymq.shm.storage import is_disk_full
 from gantrymq.workers.agent import Agent, Waiter, run
@@ -116,8 +116,8 @@ def _close(broker: Broker, supervisor: Supervisor, *, clean: bool) -> bool:
     """Whether the store says that the stop was clean."""
     try:
         broker.close(clean=clean)
-    except OSError as error:
-        why = f"{error}: the next start finds the store as after a kill"
+    except (StoreBusy, OSError) as error:
+        why = f"{error}; the next start finds the store as after a kill"
         broker.log.error("failed", error=type(error).__name__, why=why)
         if supervisor.exit_code == ExitCode.OK:  # else why it stops says more
             supervisor.exit_code = exit_code(error)

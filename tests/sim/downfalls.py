@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gantrymq.shm.codes import Role
-from tests.support.faults import Moment, kill_at
+from tests.support.faults import Fault, Moment, kill_at
 from tests.support.model import End
 from tests.support.simmachine import ROLES
 
@@ -37,9 +38,11 @@ def cut_power(world: World) -> None:
 
 
 def plan_death_in_recovery(world: World) -> None:
-    """Half of the starts die at one of their changes."""
+    """Half of the starts die at one of their changes, or fail at one of their syncs."""
     if world.dice.random() < 0.5:
         fault = kill_at(world.dice.randint(1, 25), world.dice.choice(list(Moment)))
+        if world.dice.random() < 0.3:
+            fault = Fault(world.dice.randint(1, 8), Moment.BEFORE, errno.EIO, ("sync",))
         world.machine.plans.supervisor = (fault,)
 
 

@@ -12,14 +12,18 @@ import pytest
 from gantrymq.brokerd import config, epoch
 from gantrymq.brokerd.broker import make_directories
 from gantrymq.brokerd.doctor import examine
+from gantrymq.brokerd.notify import ServiceManager
+from gantrymq.brokerd.serve import _close
+from gantrymq.brokerd.supervisor import Supervisor
 from gantrymq.clients.home import SOCKET_NAME, read_board_file, store_of
 from gantrymq.shm.board import attach_board, place_of, unlink_board
-from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.codes import BrokerState, ExitCode
 from gantrymq.shm.errors import Corrupt, Incompatible
 from gantrymq.shm.indexnote import NOTE_FILE
 from gantrymq.shm.jsonsum import with_sum, without_sum
 from gantrymq.shm.ranges import OPEN, Ranges, read_ranges
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.failure import has_failed
 from tests.support import otherselves
 from tests.support.adversary import Victim
 from tests.support.door import open_at, opened
@@ -335,3 +339,59 @@ def test_a_failed_store_forgets_its_index_note(tmp_path: Path, failed: bool) -> 
     broker.close(clean=False)
     assert note.exists() == (not failed)
     assert epoch.find_old_board(tmp_path) is None
+
+
+@mends("S313")
+@pytest.mark.parametrize("obstacle", ["the note", "the home"])
+def test_what_cannot_be_forgotten_is_told_by_the_board(tmp_path: Path, obstacle: str) -> None:
+    """As after a kill of the supervisor: a start makes the index anew."""
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir(mode=0o700)
+    make_directories(home)
+    broker = open_at(home)
+    broker.begin()
+    note = store_of(home) / NOTE_FILE
+    note.mkdir()
+    broker.set_state(BrokerState.FAILED)
+    if obstacle == "the home":
+        note.rmdir()
+        note.write_text("{}")
+        home.rename(elsewhere)
+        home.symlink_to(home)  # no path leads anywhere
+    broker.close(clean=False)
+    if obstacle == "the home":
+        home.unlink()
+        elsewhere.rename(home)
+    try:
+        board = epoch.find_old_board(home)
+        assert board is not None
+        assert has_failed(board)
+    finally:
+        unlink_board(broker.board.name)
+
+
+@mends("S310")
+def test_a_store_in_the_place_of_one_that_was_served_is_not_told_of_its_stop(
+    tmp_path: Path,
+) -> None:
+    """Between the last look and the last word, which says that the stop was clean."""
+    make_directories(tmp_path)
+    broker = open_at(tmp_path)
+    broker.begin()
+    store = store_of(tmp_path)
+    other = store.with_name("other")
+    shutil.copytree(store, other)
+    before = contents(other)
+    supervisor = Supervisor(broker, ServiceManager(""))
+    store.rename(store.with_name("moved"))
+    other.rename(store)
+    assert not _close(broker, supervisor, clean=True)
+    supervisor.close()
+    assert supervisor.exit_code == ExitCode.STORE_BUSY
+    assert contents(store) == before
+    assert not place_of(broker.board.name).exists()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}

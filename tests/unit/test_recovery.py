@@ -211,16 +211,45 @@ def test_a_segment_of_wrong_length_behind_the_durable_end_is_removed(size: int) 
     assert int(names[-1]) < found.appended <= int(names[-1]) + segment_bytes
 
 
-def test_a_segment_of_wrong_length_that_begins_at_the_durable_end_is_removed() -> None:
+@mends("S307")
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_piece_of_a_segment_behind_the_durable_end_goes_only_if_it_has_nothing(
+    whole: bool,
+) -> None:
+    """No power cut leaves one of ours: somebody has cut it, or put another store's there."""
     machine, storage = stopped_machine()
     names = segments(storage)
     epoch.mark_running(storage, Life(1, "never stopped"), recover_again(machine, storage).appended)
-    checkpoint = CheckpointFile(storage, bytes(16), 1)
-    checkpoint.write(int(names[-1]), 0, 0)
-    checkpoint.close()
-    storage.open(f"commitlog/{names[-1]}", write=True).cut(100)
-    assert recover_again(machine, storage).appended == int(names[-1])
-    assert segments(storage) == names[:-1]
+    with contextlib.closing(CheckpointFile(storage, bytes(16), 1)) as checkpoint:
+        checkpoint.write(int(names[-1]), 0, 0)
+    with contextlib.closing(storage.open(f"commitlog/{names[-1]}", write=True)) as file:
+        file.cut(100)
+        if whole:
+            file.write_at(bytes(100), 0)
+    if whole:
+        assert recover_again(machine, storage).appended == int(names[-1])
+        assert segments(storage) == names[:-1]
+    else:
+        changes = len(machine.disk.log)
+        with pytest.raises(Corrupt, match=f"{names[-1]} has 100 bytes, .* bring the whole"):
+            recover_again(machine, storage)
+        assert len(machine.disk.log) == changes, "nothing has been changed"
+
+
+@mends("S307")
+@pytest.mark.parametrize("size", [4096, 1 << 20])
+def test_a_segment_of_another_store_in_an_empty_log_is_refused(size: int) -> None:
+    """As the first one of a store that was started, and has had no message: it is not its own."""
+    machine, storage = stopped_machine()
+    segment = read_file(storage, f"commitlog/{segments(storage)[0]}")
+    storage = SimStorage(Disk(file_bytes_max=2 << 20))
+    recover_again(machine, storage)
+    with contextlib.closing(storage.create(f"commitlog/{0:020d}")) as file:
+        file.write_at(segment[:size].ljust(size, b"\0"), 0)
+    changes = len(storage.disk.log)
+    with pytest.raises(Corrupt, match="bring the whole file back"):
+        recover_again(machine, storage)
+    assert len(storage.disk.log) == changes, "nothing has been changed"
 
 
 def test_a_spare_segment_with_two_names_is_forgotten() -> None:
@@ -343,6 +372,33 @@ def test_zeroes_of_a_start_whose_sync_failed_are_written_again_by_the_next() -> 
     assert not inode.durable[end - base : inode.length].any()
 
 
+@mends("S309")
+@pytest.mark.usefixtures("nothing_reaches_the_disk")
+def test_what_a_killed_broker_was_writing_goes_though_a_sync_of_that_failed() -> None:
+    """P3: the page cache has a start's zeroes there, and the disk a whole record."""
+    machine, storage = stopped_machine()
+    appended = recover_again(machine, storage).appended
+    epoch.mark_running(storage, Life(1, "that was killed"), appended)
+    path = f"commitlog/{segments(storage)[-1]}"
+    end = read_log(storage, appended)[-1].position
+    board = machine._format(1 << 16)
+    board.set_word(layout.BOARD_APPENDED, end)
+    with contextlib.closing(CheckpointFile(storage, bytes(16), 1)) as checkpoint:
+        for _ in range(2):
+            checkpoint.write(end, 0, 0, sync=True)
+    with contextlib.closing(storage.open(path, write=True)) as file:
+        file.sync()
+    settings = machine.configuration.settings
+    fails = Fault(1, Moment.BEFORE, errno.EIO, ("sync",), under="commitlog")
+    faulty = SimStorage(machine.disk, "supervisor", FaultPlan([fails]))
+    with pytest.raises(OSError, match="EIO"):
+        recover(faulty, settings, board)
+    assert recover(storage, settings, board).appended == end
+    inode = machine.disk.names.entries[path]
+    assert inode is not None
+    assert not inode.durable[end - int(segments(storage)[-1]) : inode.length].any()
+
+
 def of_another(machine: SimMachine, records: list[bytes]) -> SimStorage:
     """A store that another broker has made, and stopped cleanly."""
     storage = SimStorage(Disk())
@@ -369,8 +425,8 @@ def test_a_piece_of_the_only_segment_of_another_broker_is_refused(
     assert len(storage.disk.log) == changes, "nothing has been changed"
 
 
-@mends("S302")
-@pytest.mark.parametrize("kept", [88, 200])
+@mends("S302", "S311")
+@pytest.mark.parametrize("kept", [4, 6, 8, 30, 40, 87, 88, 200])
 def test_a_segment_of_another_broker_that_was_cut_in_its_first_record_is_refused(
     tmp_path: Path, kept: int
 ) -> None:

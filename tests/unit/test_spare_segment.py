@@ -5,12 +5,14 @@ At a segment's end the writer waits for the one that the flusher is just making,
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gantrymq.brokerd.commitlog import (
+    BLOCK_BYTES,
     OF_FLUSHER,
     OF_WRITER,
     PIECES,
@@ -178,6 +180,40 @@ def test_the_writer_waits_for_a_segment_that_grows() -> None:
     assert not scene.log.is_next_coming(scene.clock.monotonic_ns())
     while "spare" not in scene.files:
         scene.step()
+    assert not scene.log.is_next_coming(scene.clock.monotonic_ns())
+
+
+@mends("S312")
+def test_the_writer_waits_for_each_segment_anew() -> None:
+    """A new one is smaller than the last one was; one that shrinks has failed."""
+    scene = Scene()
+    now_ns = scene.clock.monotonic_ns()
+    while "spare" not in scene.files:
+        scene.step()
+        scene.log.is_next_coming(now_ns)
+    scene.log.roll()
+    scene.clock.advance(STILL_NS)
+    coming = scene.storage.create(f"gantry/{OF_FLUSHER}")
+    assert scene.log.is_next_coming(scene.clock.monotonic_ns()), "it has just come"
+    coming.allocate(BLOCK_BYTES)
+    assert scene.log.is_next_coming(scene.clock.monotonic_ns())
+    coming.cut(0)
+    scene.clock.advance(STILL_NS)
+    assert not scene.log.is_next_coming(scene.clock.monotonic_ns())
+
+
+@mends("S312")
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ELOOP])
+def test_a_name_that_cannot_be_looked_at_is_no_segment_that_comes(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer died of it, and its successor."""
+    scene = Scene()
+
+    def fail(name: str) -> int:
+        raise OSError(number, "no look", name)
+
+    monkeypatch.setattr(scene.storage, "size_of", fail)
     assert not scene.log.is_next_coming(scene.clock.monotonic_ns())
 
 

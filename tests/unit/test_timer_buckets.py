@@ -674,6 +674,26 @@ def test_what_a_life_takes_out_and_fails_to_sync_is_taken_out_by_the_next() -> N
     assert take_over(SimStorage(disk), 150, noted).waiting == 2
 
 
+@mends("S308")
+@pytest.mark.usefixtures("nothing_reaches_the_disk")
+def test_what_a_life_takes_out_of_noted_entries_is_taken_out_by_the_next() -> None:
+    """P3: a note says how long a file was as it was written, which is later than its position."""
+    disk = Disk()
+    first = take_over_none(SimStorage(disk))
+    first.append(entries(40, 60, 100))
+    sync_all(first)
+    first.belong_to(MADE)
+    noted = first.sizes(0)
+    fails = Fault(1, Moment.BEFORE, errno.EIO, ("sync",), under=DIRECTORY)
+    second = take_over(SimStorage(disk, "second", FaultPlan([fails])), 50, noted)
+    with pytest.raises(OSError, match="EIO"):
+        sync_all(second)
+    third = take_over(SimStorage(disk, "third"), 50, noted)
+    sync_all(third)
+    disk.power_cut(random.Random(3))
+    assert take_over(SimStorage(disk), 150, noted).waiting == 1
+
+
 def take_over_none(storage: SimStorage) -> TimerBuckets:
     buckets = TimerBuckets(storage)
     assert not buckets.begin("", 0, {})

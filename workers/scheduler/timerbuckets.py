@@ -155,7 +155,7 @@ class TimerBuckets:
                 return None
             kept = whole & (entries["position"] <= self._last_position)
             stored[~kept] = of_nothing(int(np.count_nonzero(~kept)))
-            stale = ~kept
+            stale = ~kept | ~are_of_records(entries)  # also of nothing since the note
             stale[max(0, noted - at) // ENTRY.itemsize :] = True
             self._write_again(name, at, stored, stale)
             # Lives before may have filed some of them twice.
