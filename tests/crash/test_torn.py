@@ -231,7 +231,7 @@ def test_damage_below_the_durable_position_is_refused(torn: Torn) -> None:
 
 
 def test_a_file_cut_short_below_the_durable_position_is_refused(torn: Torn) -> None:
-    """F17: at any length; above it, a last file of the wrong length is what RocketMQ leaves."""
+    """F17: at any length. Above it one with records is, too: no power cut leaves it (S307)."""
     for length in (0, 1, 511, torn.bounds[0] - torn.base - 1, torn.bounds[1] - torn.base):
         store = torn.copy()
         with (store / torn.last).open("r+b") as file:
@@ -242,6 +242,10 @@ def test_a_file_cut_short_below_the_durable_position_is_refused(torn: Torn) -> N
         assert caught.value.path == torn.last
         assert tree(store) == before
         _claim_durable(store, torn.base)
+        if (store / torn.last).read_bytes().strip(b"\0"):
+            with pytest.raises(Corrupt, match="bring the whole file back"):
+                recover(PosixStorage(str(store)), SETTINGS, None)
+            (store / torn.last).write_bytes(bytes(length))
         require_cut(store, torn, torn.base)
 
 
