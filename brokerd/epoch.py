@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gantrymq.brokerd.checkpoint import read_checkpoint
 from gantrymq.brokerd.config import DEFAULTS, GIVEN, RULES, Configuration, Settings, run_of_tests
 from gantrymq.clients.home import board_file, read_board_file, store_of
 from gantrymq.shm import layout, ownfiles
@@ -294,19 +295,42 @@ def find_old_board(home: Path) -> Board | None:
     """The board of a life that a kill has ended since the machine was booted; read-only.
 
     `run/board` of a home that was copied, or whose store was made anew or put back, names the board
-    of another store: that one tells nothing.
+    of another store, or of an earlier or a later life than the store's last: that one tells
+    nothing.
     """
     note = read_board_file(home)
     name = note.get("board", "")
     if not name.startswith(_board_prefix(home)) or note.get("boot_id") != boot_id():
         return None
-    store = lineage_of(PosixStorage(str(store_of(home)))).store
+    storage = PosixStorage(str(store_of(home)))
+    store = lineage_of(storage).store
     if note.get("store", store) != store:
         return None
     try:
-        return attach_board(name)
+        board = attach_board(name)
     except (BrokerGone, Incompatible, NotPermitted):
         return None
+    return board if _is_of_last_life(storage, board) else None
+
+
+def _is_of_last_life(storage: Storage, board: Board) -> bool:
+    """Whether neither the store was put back as it had been before, nor has gone on elsewhere.
+
+    A start that was refused counts as well in `store.json`; the checkpoint is the flusher's, which
+    the last life may not have come to.
+    """
+    last = read_checkpoint(storage)
+    known = 0 if last is None else last.epoch
+    counted = read_store_file(storage).get("starts", 0)
+    is_killed = storage.exists(ABORT_NAME)
+    is_not_before = board.epoch == known or _starts_since(known, board.epoch) > 0
+    return is_killed and is_not_before and _starts_since(board.epoch, counted) >= 0
+
+
+def _starts_since(epoch: int, later: int) -> int:
+    """How many starts one epoch, or count of starts, is behind another, which has 16 bits of it."""
+    apart = (later - epoch) & 0xFFFF
+    return apart - 0x10000 if apart & 0x8000 else apart
 
 
 def forget_old_boards(home: Path, keep: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
@@ -35,19 +36,52 @@ def judge_behind(
 
     `store_ms`: when its last record was stored. Left-overs do not count, for RocketMQ does not
     clear what it cuts off (SF-93): records stored earlier, and ours behind a torn one. `is_clean`:
-    it ends where we have stopped cleanly, so that one of ours behind it is of a later life, and
-    files of an earlier one were put in their place. Raises Corrupt.
+    it ends where we have stopped cleanly and left nothing behind, so that any record there is of
+    another life, or of another store. Raises Corrupt.
     """
     # A torn record of ours at the very end may have a true body.
     first = end + ranges.is_open
     for view, base, at in _places_behind(storage, segment_bytes, first):
         row = _read(view, base, at, THEIRS)
-        if row is None or row[scan.STORE_MS] < store_ms:
+        if row is None or (row[scan.STORE_MS] < store_ms and not is_clean):
             continue
         if ranges.is_open or is_clean or not _is_ours(view, base, row):
             raise damaged(end, segment_bytes, f"a record follows at {base + at}")
     if not ranges.is_open and not storage.exists(ABORT_NAME):
         _judge_clean_end(storage, segment_bytes, end, store_ms, ranges)
+
+
+def judge_segments(
+    storage: Storage, bases: list[int], end: int, store_ms: int, batch_bytes: int | None
+) -> None:
+    """Refuse whole segments behind the end of our own log that its last life cannot have written.
+
+    `store_ms`: when the last record was stored; none of ours is earlier than one before it. Only a
+    segment's first record is asked: what follows may be the body of a torn one. `batch_bytes`: so
+    many a killed writer may have been at; None after a power cut, of which any may be left. Raises
+    Corrupt.
+    """
+    for base in bases[bisect_left(bases, end) :]:
+        with closing(storage.open(segment_name(base))) as file:
+            view = file.still_view()
+            row = _read(view, base, 0, THEIRS)
+            if row is not None and row[scan.STORE_MS] < store_ms:
+                raise _not_ours(base, "its first record was stored before the log's last one")
+            if batch_bytes is None:
+                continue
+            first = min(len(view), max(0, end + batch_bytes - base))
+            if any(view[start:stop].any() for start, stop in file.extents(first, len(view))):
+                raise _not_ours(base, f"the broker was killed when it had appended up to {end}")
+
+
+def _not_ours(base: int, why: str) -> Corrupt:
+    name = segment_name(base)
+    return Corrupt(
+        f"{name} does not belong to this log: {why}; move it out of commitlog/, or bring back the"
+        " files that belong before it; nothing has been changed",
+        path=name,
+        position=base,
+    )
 
 
 def _judge_clean_end(

@@ -31,7 +31,7 @@ from gantrymq.brokerd import batchqueues, batchunits, storefiles
 from gantrymq.brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
 from gantrymq.brokerd.commitlog import SPARE, segment_bases
 from gantrymq.brokerd.foreign import keep_ranges, settle_ranges
-from gantrymq.brokerd.logend import damaged, judge_behind
+from gantrymq.brokerd.logend import damaged, judge_behind, judge_segments
 from gantrymq.brokerd.logscan import OURS, THEIRS, Piece, walk
 from gantrymq.brokerd.queuerecovery import has_failed, note_topics, recover_queues
 from gantrymq.brokerd.recovered import Recovered
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, str], None]
 
 _BLOCK = 1 << 20
+#: So much of what a killed writer was just writing may lie behind the log's end.
+_BATCH_BYTES = limits.STAGING_BYTES + limits.FILLER_BYTES_MIN
 
 
 def recover(
@@ -78,15 +80,19 @@ def recover(
     span = (max(durable, found.low), bases[-1] + segment_bytes)
     _find_end(storage, segment_bytes, found, ranges, span, progress)
     _judge_end(segment_bytes, found, sure)
+    # The board tells of our own log only, not of one that another broker has gone on with; and
+    # what one that has failed had appended, the page cache may have lost with the disk.
+    last_board = old_board if ranges.is_open and not has_failed(old_board) else None
     if not ranges.is_open or (checkpoint is None and old_board is None):
         is_clean = checkpoint is not None and checkpoint.clean and found.appended == durable
         judge_behind(
             storage, segment_bytes, found.appended, found.store_ms, ranges, is_clean=is_clean
         )
-    # The board tells of our own log only, not of one that another broker has gone on with.
-    last_board = old_board if ranges.is_open else None
     if last_board is not None:
         _judge_board(found, last_board)
+    if ranges.is_open:
+        batch_bytes = None if last_board is None else _BATCH_BYTES
+        judge_segments(storage, bases, found.appended, found.store_ms, batch_bytes)
     mark("recovery.after_scan")
     _require_no_piece(storage, bases)
     _cut(storage, segment_bytes, found.appended, bases, _Behind.of(checkpoint, last_board))
@@ -97,7 +103,7 @@ def recover(
     found.durable = found.appended
     found.settled = old_board.word(layout.BOARD_SETTLED) if old_board else found.appended
     recover_queues(storage, settings, found, last_board)
-    if has_failed(last_board):
+    if has_failed(old_board):
         forget_note(storage)
     batchunits.complete(storage, settings, found)
     mark("recovery.after_queues")
@@ -285,7 +291,7 @@ def _cut(storage: Storage, segment_bytes: int, end: int, bases: list[int], behin
     try:
         reach = segment_bytes
         if behind is _Behind.ONE_BATCH:
-            reach = limits.STAGING_BYTES + limits.FILLER_BYTES_MIN
+            reach = _BATCH_BYTES
         stop = min(segment_bytes, end - base + reach)
         _zero(file, end - base, stop, also_zeroes=behind is not _Behind.NOTHING_OF_OURS)
         file.sync()

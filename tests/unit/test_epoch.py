@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import pytest
 
 from gantrymq.brokerd import config, epoch
 from gantrymq.brokerd.broker import make_directories
+from gantrymq.brokerd.checkpoint import CheckpointFile
 from gantrymq.brokerd.doctor import examine
 from gantrymq.brokerd.notify import ServiceManager
 from gantrymq.brokerd.serve import _close
@@ -132,6 +134,7 @@ def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None
     life, configuration = begin(store_of(home), profile="temporary")
     assert epoch.find_old_board(home) is None
     board = epoch.create_board(home, life, configuration.settings, SimClock())
+    epoch.mark_running(PosixStorage(str(store_of(home))), life, 0)
     epoch.announce(home, life, board)
     assert read_board_file(home)["board"] == board.name
     old = epoch.find_old_board(home)
@@ -145,6 +148,38 @@ def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None
     epoch.announce(home, later, new)
     assert epoch.find_old_board(home) is not None
     unlink_board(new.name)
+
+
+@mends("S314")
+@pytest.mark.parametrize("put_back", ["gone on elsewhere", "as it was", "stopped"])
+def test_the_board_of_another_life_than_the_stores_last_tells_nothing(
+    tmp_path: Path, put_back: str
+) -> None:
+    """It has the same store's id: that one went on from a copy, or a copy was put back.
+
+    Durable messages were cut off, or a sound store was refused.
+    """
+    home, copy = tmp_path / "home", tmp_path / "copy"
+    make_directories(home)
+    store, storage = store_of(home), PosixStorage(str(store_of(home)))
+    begin(store)  # a life before
+    if put_back == "as it was":
+        shutil.copytree(store, copy)
+    life, configuration = begin(store)
+    board = epoch.create_board(home, life, configuration.settings, SimClock())
+    epoch.mark_running(storage, life, 0)
+    epoch.announce(home, life, board)
+    assert epoch.find_old_board(home) is not None
+    if put_back == "gone on elsewhere":
+        other, _ = begin(store)
+        with contextlib.closing(CheckpointFile(storage, bytes(16), other.epoch)) as checkpoint:
+            checkpoint.write(4096, 1, 1, sync=True)
+    elif put_back == "stopped":
+        epoch.mark_stopped(storage, 0)
+    else:
+        shutil.copy(copy / "gantry" / "store.json", store / "gantry")
+    assert epoch.find_old_board(home) is None
+    unlink_board(board.name)
 
 
 @mends("S154")
@@ -166,6 +201,7 @@ def test_the_board_that_a_copied_home_names_is_not_its_own(tmp_path: Path) -> No
     """It tells how far another store's log reaches, and may belong to a broker that runs."""
     home, copy = tmp_path / "home", tmp_path / "copy"
     with opened(home) as door:
+        epoch.mark_running(door.broker.env.storage, door.broker.life, 0)
         epoch.announce(home, door.broker.life, door.board)
         shutil.copytree(home, copy, ignore=shutil.ignore_patterns(SOCKET_NAME))
         assert read_board_file(copy)["board"] == door.board.name

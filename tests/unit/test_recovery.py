@@ -17,9 +17,9 @@ from gantrymq.brokerd.epoch import Life
 from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.recovered import Recovered
 from gantrymq.brokerd.recovery import recover
-from gantrymq.shm import layout
+from gantrymq.shm import layout, limits
 from gantrymq.shm.board import Board
-from gantrymq.shm.codes import Role
+from gantrymq.shm.codes import BrokerState, Role
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.ranges import read_ranges
 from gantrymq.shm.storage import read_file
@@ -397,6 +397,69 @@ def test_what_a_killed_broker_was_writing_goes_though_a_sync_of_that_failed() ->
     inode = machine.disk.names.entries[path]
     assert inode is not None
     assert not inode.durable[end - int(segments(storage)[-1]) : inode.length].any()
+
+
+@mends("S315")
+@pytest.mark.parametrize("ended", ["stopped", "killed", "by a power cut"])
+def test_whole_segments_that_the_last_life_cannot_have_written_are_refused(ended: str) -> None:
+    """Of an earlier time of another store, as somebody puts them there to mend this one."""
+    machine, storage = stopped_machine()
+    names = segments(storage)
+    recovered = recover_again(machine, storage)
+    first = read_file(storage, f"commitlog/{names[0]}")
+    segment_bytes = len(first)
+    base = int(names[-1]) + segment_bytes
+    board = None
+    if ended != "stopped":
+        epoch.mark_running(storage, Life(1, "that ended so"), recovered.appended)
+        board = machine._format(1 << 16) if ended == "killed" else None
+        if board:
+            board.set_word(layout.BOARD_APPENDED, recovered.appended)
+    with contextlib.closing(CheckpointFile(storage, bytes(16), 1)) as checkpoint:
+        checkpoint.write(recovered.appended, recovered.store_ms, 0, clean=ended == "stopped")
+    with contextlib.closing(storage.create(f"commitlog/{base:020d}")) as file:
+        file.write_at(moved(first, base), 0)
+    changes = len(machine.disk.log)
+    with pytest.raises(Corrupt, match="nothing has been changed"):
+        recover(storage, machine.configuration.settings, board)
+    assert len(machine.disk.log) == changes
+
+
+def moved(segment: bytes, base: int) -> bytes:
+    """A segment with its first record at another position, which its sums do not cover."""
+    at = layout.RECORD_PHYSICAL_OFFSET
+    return segment[:at] + base.to_bytes(8, "big") + segment[at + 8 :]
+
+
+@mends("S315")
+def test_another_stores_segment_behind_a_killed_broker_s_end_is_refused_by_its_length() -> None:
+    """A killed writer leaves one batch there at most."""
+    machine, storage = stopped_machine()
+    recovered = recover_again(machine, storage)
+    epoch.mark_running(storage, Life(1, "that was killed"), recovered.appended)
+    board = machine._format(1 << 16)
+    board.set_word(layout.BOARD_APPENDED, recovered.appended)
+    segment_bytes = machine.configuration.settings.mapped_file_size_commit_log
+    base = int(segments(storage)[-1]) + segment_bytes
+    while base < recovered.appended + limits.STAGING_BYTES + 2 * segment_bytes:
+        with contextlib.closing(storage.create(f"commitlog/{base:020d}")) as file:
+            file.write_at(b"x" * segment_bytes, 0)
+        base += segment_bytes
+    with pytest.raises(Corrupt, match=r"does not belong to this log: the broker was killed"):
+        recover(storage, machine.configuration.settings, board)
+
+
+@mends("S316")
+def test_what_a_failed_broker_had_appended_may_be_gone_with_the_page_cache() -> None:
+    """Its disk was mounted anew since, in the same boot; what was durable is asked for."""
+    machine, storage = stopped_machine()
+    recovered = recover_again(machine, storage)
+    epoch.mark_running(storage, Life(1, "that failed"), recovered.appended)
+    board = machine._format(1 << 16)
+    board.set_word(layout.BOARD_APPENDED, recovered.appended + 500)
+    board.set_word(layout.BOARD_DURABLE, recovered.appended)
+    board.set_half(layout.BOARD_STATE, BrokerState.FAILED)
+    assert recover(storage, machine.configuration.settings, board).appended == recovered.appended
 
 
 def of_another(machine: SimMachine, records: list[bytes]) -> SimStorage:
