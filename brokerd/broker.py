@@ -95,13 +95,20 @@ class Broker:
             is_told = clean or self._tells_of_failed_files()
             try:
                 if clean:
-                    self._require_its_store()
-                    self._complete_batch_units()
-                    self._say_clean()
+                    self._end_clean()
             finally:
                 if is_told:
                     unlink_board(self.board.name)
                     self._withdraw()
+
+    def _end_clean(self) -> None:
+        """Say that the stop was clean; StoreBusy if what is said is said of another store."""
+        self._require_its_store()
+        try:
+            self._complete_batch_units()
+            self._say_clean()
+        finally:
+            self._require_its_store()
 
     def _tells_of_failed_files(self) -> bool:
         """Whether the store tells the next start of a failed write or sync, if there was one.
@@ -138,7 +145,7 @@ class Broker:
         return False
 
     def _require_its_store(self) -> None:
-        """Raise StoreBusy if what is said now would be said of another store."""
+        """Raise StoreBusy if another store is in its place by now."""
         if why := StoreWatch(self.home, self.lock.number).why_lost():
             raise StoreBusy(why, store=str(store_of(self.home)))
 

@@ -303,7 +303,7 @@ class Clients:
     def __init__(self, life: TxnLife) -> None:
         self.life = life
         self.plan = plan_arena(4096, 4096, 4096, 4096)
-        self.numbers = itertools.count(1000)
+        self.numbers = itertools.count(1_000_000)  # no peer of this process comes to these
         self.topic = life.slot("orders")
 
     def make(self, form: Form, at: int = 0, word: bytes = b"") -> Session:
@@ -326,9 +326,9 @@ class Clients:
             table.detach(session.session)
 
 
-def _joined(life: TxnLife, plan: ArenaPlan) -> bool:
+def _joined(life: TxnLife, plan: ArenaPlan, number: int) -> bool:
     """Whether `groups` takes a member in."""
-    session = memory_session(901, plan)
+    session = memory_session(number, plan)
     lane = ControlLane(session.arena, plan.groups, End.CLIENT)
     assert lane.put(groupwire.encode(groupwire.Join(1, "g", [life.slot("orders")])))
     life.tables[Role.GROUPS].attach(session)
@@ -350,7 +350,7 @@ def test_no_word_of_an_arena_ends_an_agent(txn: TxnLife) -> None:
     txn.turn()
     assert good.ended([txn.half(TX)], commit=True) == (transactionwire.COMMITTED, "")
     assert Asker(txn).recall("x", "orders") == schedulerwire.UNKNOWN_HANDLE
-    assert _joined(txn, clients.plan)
+    assert _joined(txn, clients.plan, next(clients.numbers))
 
 
 def test_a_sound_entry_of_each_form_of_a_client_is_taken(txn: TxnLife) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.brokerd import config, epoch
-from gantrymq.brokerd.broker import make_directories
+from gantrymq.brokerd.broker import Broker, make_directories
 from gantrymq.brokerd.checkpoint import CheckpointFile
 from gantrymq.brokerd.doctor import examine
 from gantrymq.brokerd.notify import ServiceManager
@@ -404,6 +404,32 @@ def test_what_cannot_be_forgotten_is_told_by_the_board(tmp_path: Path, obstacle:
         assert has_failed(board)
     finally:
         unlink_board(broker.board.name)
+
+
+@mends("S310")
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_store_that_is_replaced_amid_the_last_word_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """By the code of a store that was moved, whatever was written, or could not be."""
+    make_directories(tmp_path)
+    broker = open_at(tmp_path)
+    broker.begin()
+    store = store_of(tmp_path)
+    say = Broker._write_clean_checkpoint
+
+    def move_and_say(one: Broker) -> None:
+        shutil.copytree(store, store.with_name("other"))
+        store.rename(store.with_name("moved"))
+        if replaced:
+            store.with_name("other").rename(store)
+        say(one)
+
+    monkeypatch.setattr(Broker, "_write_clean_checkpoint", move_and_say)
+    supervisor = Supervisor(broker, ServiceManager(""))
+    assert not _close(broker, supervisor, clean=True)
+    supervisor.close()
+    assert supervisor.exit_code == ExitCode.STORE_BUSY
 
 
 @mends("S310")
