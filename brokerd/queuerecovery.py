@@ -34,13 +34,14 @@ def recover_queues(
     found: Recovered,
     old_board: Board | None,
 ) -> None:
-    """Decide from where on the reader makes units, and cut what lies behind in the files."""
+    """Decide from where on the reader makes units, and cut what lies behind in the files.
+
+    `old_board` is of a life that was killed and has not failed: after a failed sync pages count as
+    clean that are not on the disk, so that units since the last good one are written again.
+    """
     cq_bytes = settings.mapped_file_size_consume_queue
     members = MemberQueues(storage, cq_bytes)
-    # After a failed sync pages count as clean that are not on the disk: units since the last good
-    # one are written again.
-    failed = has_failed(old_board)
-    known = _from_board(old_board) if old_board and not failed else read_progress(storage)
+    known = _from_board(old_board) if old_board else read_progress(storage)
     # A full disk may keep progress from being noted, and retention goes on: then all is made anew.
     if known is not None and found.low <= known[0] <= found.appended:
         position, written = known

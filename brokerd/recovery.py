@@ -4,8 +4,8 @@ Every step can be done again: a crash amid recovery leaves a store that recovers
 
 1. Find out which parts are ours (`gantry/ranges.json`, ADR 0009) and scan from the segment of the
    durable position D. With the board of a broker that was killed (same boot) D and the end are
-   known exactly. Trailers are binding in ours; elsewhere bodies' sums are, and another broker's
-   records count as ours do.
+   known exactly, the end only if it had not failed. Trailers are binding in ours; elsewhere
+   bodies' sums are, and another broker's records count as ours do.
 2. Invalid below D is damage: refuse, name the place. The first invalid record at or above D is
    the end. What another broker had synced is not known: no later record may lie behind.
 3. Cut: zero the rest of the last file (LW-3), remove later files.
@@ -15,8 +15,8 @@ Every step can be done again: a crash amid recovery leaves a store that recovers
    rest from the log. A queue that does not fit is rebuilt with all others from the log. Those of
    topics of type BatchCQ are made here, and RocketMQ's own units of them (brokerd/batchqueues.py).
 6. After a failed write or sync the key index is made again: its files are changed in place, and
-   what a life before put there again may not be on the disk (see 4). Here, if the supervisor was
-   killed as well; else it has taken the index's note away itself (`Broker.close`).
+   what a life before put there again may not be on the disk (see 4). Here, if that life's board
+   is left; else it has taken the index's note away itself (`Broker.close`).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from gantrymq.shm.ranges import FILE, OPEN, read_ranges
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
 from tests.support.another_broker import AnotherBroker, golden_records
+from tests.support.folders import files_below
 from tests.support.golden import CLEAN_SETS, dump_lines, unpack
 from tests.support.stores import Stored, read_log
 
@@ -89,21 +90,15 @@ class Store:
 
     def refused(self, match: str) -> None:
         """A start must refuse, and change nothing."""
-        before = tree(self.root)
+        before = files_below(self.root)
         with pytest.raises(Corrupt, match=match):
             self.start()
-        assert tree(self.root) == before
+        assert files_below(self.root) == before
 
     def spans(self) -> tuple[tuple[int, int], ...]:
         found = read_ranges(self.storage)
         assert found is not None
         return found.spans
-
-
-def tree(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
-    }
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from gantrymq.clients.producer import Producer
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
+from tests.support.folders import files_below
 from tests.support.stores import Stored, read_log
 
 SEGMENT_BYTES = 8192
@@ -64,7 +65,7 @@ class Torn:
 
     def copy(self) -> Path:
         """A store to damage: the one before, with its files put back that are not as they were."""
-        found = tree(self.folder)
+        found = files_below(self.folder)
         for name in found.keys() - self.files.keys():
             (self.folder / name).unlink()
         for name, content in self.files.items():
@@ -112,7 +113,7 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> Torn:
     _claim_durable(source, torn.bounds[0])
     (source / "gantry" / "queues.json").unlink()
     shutil.copytree(source, folder)  # empty folders, too
-    torn.files.update(tree(source))
+    torn.files.update(files_below(source))
     return torn
 
 
@@ -144,14 +145,6 @@ def read_bytes(store: Path) -> bytes:
     files = sorted((store / "commitlog").iterdir())
     assert {path.stat().st_size for path in files} == {SEGMENT_BYTES}
     return b"".join(path.read_bytes() for path in files)
-
-
-def tree(store: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(store)): path.read_bytes()
-        for path in sorted(store.rglob("*"))
-        if path.is_file()
-    }
 
 
 def require_cut(store: Path, torn: Torn, end: int, *, again: bool = True) -> None:
@@ -223,11 +216,11 @@ def test_damage_below_the_durable_position_is_refused(torn: Torn) -> None:
     for item in victims:
         for inside in (0, 4, 8, 60, item.record.total_size - 1):
             store = torn.damaged(item.position + inside, one_byte)
-            before = tree(store)
+            before = files_below(store)
             with pytest.raises(Corrupt) as caught:
                 recover(PosixStorage(str(store)), SETTINGS, None)
             assert (caught.value.path, caught.value.position) == (torn.last, item.position)
-            assert tree(store) == before
+            assert files_below(store) == before
 
 
 def test_a_file_cut_short_below_the_durable_position_is_refused(torn: Torn) -> None:
@@ -236,11 +229,11 @@ def test_a_file_cut_short_below_the_durable_position_is_refused(torn: Torn) -> N
         store = torn.copy()
         with (store / torn.last).open("r+b") as file:
             file.truncate(length)
-        before = tree(store)
+        before = files_below(store)
         with pytest.raises(Corrupt) as caught:
             recover(PosixStorage(str(store)), SETTINGS, None)
         assert caught.value.path == torn.last
-        assert tree(store) == before
+        assert files_below(store) == before
         _claim_durable(store, torn.base)
         if (store / torn.last).read_bytes().strip(b"\0"):
             with pytest.raises(Corrupt, match="bring the whole file back"):

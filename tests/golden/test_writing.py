@@ -30,6 +30,7 @@ from gantrymq.shm.kernels import frames
 from gantrymq.shm.kernels.ready import put_entries
 from gantrymq.shm.kernels.ring import take_completions
 from gantrymq.shm.storage import PosixStorage
+from tests.support.folders import files_below
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.lanes import lane_words, set_route
 from tests.support.memory_sessions import MemorySessions
@@ -223,10 +224,6 @@ def write_again(golden: GoldenStore, directory: Path, shape: str) -> list[dict[s
 
 # --------------------------------------------------------------------------------------- comparing
 
-
-def files_below(directory: Path) -> dict[str, bytes]:
-    paths = (path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
 def without_extensions(golden: GoldenStore) -> Iterator[tuple[str, bytes]]:

@@ -21,6 +21,7 @@ from gantrymq.shm.codes import ExitCode
 from gantrymq.shm.errors import STORE_LOST, StoreFailed
 from gantrymq.shm.indexnote import NOTE_FILE
 from tests.support.brokers import ServingBroker
+from tests.support.folders import files_below
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
@@ -29,11 +30,6 @@ from tests.support.watchdog import poll_until
 def broker(tmp_path: Path) -> Iterator[ServingBroker]:
     with ServingBroker(tmp_path / "home", lock_timeout=1) as one:
         yield one.wait_until_ready()
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 def send(home: Path, count: int) -> None:
@@ -72,7 +68,7 @@ def test_a_broker_whose_store_is_moved_ends_and_touches_nothing(
     read(broker.home, 3)
     store, board = store_of(broker.home), broker.board.name
     noted = board_file(broker.home).read_bytes()
-    before = contents(copy) if replaced else {}
+    before = files_below(copy) if replaced else {}
     if replaced:
         shutil.copytree(copy, store.with_name("new"))
         for name in ("lock", NOTE_FILE):  # as a store has them that was in use
@@ -86,7 +82,7 @@ def test_a_broker_whose_store_is_moved_ends_and_touches_nothing(
     assert code == ExitCode.STORE_BUSY
     (told,) = [line for line in lines if line["event"] == "failed"]
     assert str(store) in told["why"]
-    assert contents(store) == before
+    assert files_below(store) == before
     assert not Path(f"/dev/shm{board}").exists()
     assert board_file(broker.home).read_bytes() == noted  # it may be another broker's by then
     if replaced:

@@ -29,6 +29,7 @@ from gantrymq.workers.failure import has_failed
 from tests.support import otherselves
 from tests.support.adversary import Victim
 from tests.support.door import open_at, opened
+from tests.support.folders import files_below
 from tests.support.golden import unpack
 from tests.support.simclock import SimClock
 from tests.support.trials import mends
@@ -443,17 +444,12 @@ def test_a_store_in_the_place_of_one_that_was_served_is_not_told_of_its_stop(
     store = store_of(tmp_path)
     other = store.with_name("other")
     shutil.copytree(store, other)
-    before = contents(other)
+    before = files_below(other)
     supervisor = Supervisor(broker, ServiceManager(""))
     store.rename(store.with_name("moved"))
     other.rename(store)
     assert not _close(broker, supervisor, clean=True)
     supervisor.close()
     assert supervisor.exit_code == ExitCode.STORE_BUSY
-    assert contents(store) == before
+    assert files_below(store) == before
     assert not place_of(broker.board.name).exists()
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
