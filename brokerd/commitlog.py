@@ -2,8 +2,9 @@
 
 A segment gets all its blocks in `gantry/` and is then renamed into `commitlog/`: a file of the
 wrong length there would keep a real RocketMQ from starting (SF-11), and a full disk shows itself
-before the space is needed. Its length is durable before it has that name, and the name before
-there is a segment behind it: a power cut leaves no short one, and no gap.
+before the space is needed. One that came without them, from a back-up or from a RocketMQ, gets
+them before anything is appended to it. Its length is durable before it has that name, and the name
+before there is a segment behind it: a power cut leaves no short one, and no gap.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import errno
 from gantrymq.shm.errors import Corrupt, StoreFailed
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.lognames import DIRECTORY, is_position, segment_name
-from gantrymq.shm.storage import File, Storage, made_anew
+from gantrymq.shm.storage import File, Storage, made_anew, zero_written
 
 SPARE = "gantry/spare"
 #: Names of a spare segment that is being made, by its maker.
@@ -139,12 +140,14 @@ class SpareSegment:
         Nobody may ask for room to see whether there is some: an allocation that fails has all that
         is free until its file is removed, and others' writes fail meanwhile.
         """
-        free, wanted = self._storage.free_bytes(), room_for_segment(self._bytes) - self._made
-        if free < wanted:
-            text = (
-                f"{free} bytes are free, and a segment with what it leaves to others takes {wanted}"
-            )
-            raise OSError(errno.ENOSPC, text, self._path)
+        _require_room(self._storage, room_for_segment(self._bytes) - self._made, self._path)
+
+
+def _require_room(storage: Storage, wanted: int, path: str) -> None:
+    free = storage.free_bytes()
+    if free < wanted:
+        text = f"{free} bytes are free, and a segment with what it leaves to others takes {wanted}"
+        raise OSError(errno.ENOSPC, text, path)
 
 
 def room_for_segment(segment_bytes: int) -> int:
@@ -166,12 +169,15 @@ class CommitLog:
         if self._is_due(appended):
             self.base -= segment_bytes
         self._file = self._open(self.base)
+        is_sparse = appended < self.base + segment_bytes and self._file.bytes_without_blocks() > 0
+        #: Where the log ends in a segment that has not all its blocks yet.
+        self._sparse_at = appended if is_sparse else None
         self._coming, self._grown_ns = _NONE_COMES
 
     @property
     def end(self) -> int:
-        """Log position behind the active segment."""
-        return self.base + self.segment_bytes
+        """Log position up to which records may go before `roll`: as a rule the segment's end."""
+        return self.base + self.segment_bytes if self._sparse_at is None else self._sparse_at
 
     def _is_due(self, appended: int) -> bool:
         """Whether the last segment is full, and there is none behind it."""
@@ -211,6 +217,8 @@ class CommitLog:
 
         One made beside it comes later: where blocks are memory both need the processor.
         """
+        if self._sparse_at is not None:
+            return False
         exists = self._storage.exists
         try:
             if exists(segment_name(self.end)) or exists(SPARE):
@@ -224,17 +232,34 @@ class CommitLog:
         return now_ns - self._grown_ns < _STILL_NS
 
     def roll(self) -> None:
-        """Go on in the next segment. Raises OSError (ENOSPC) and changes nothing if it can't."""
+        """Go on in the next segment, or in the active one, once that has its blocks.
+
+        Raises OSError (ENOSPC) and changes nothing if it can't.
+        """
+        if self._sparse_at is not None:
+            self._take_blocks(self._sparse_at - self.base)
+            self._sparse_at = None
+            return
         following = self._open(self.end)
         self._file.close()
         self._file = following
         self.base = self.end
         self._coming, self._grown_ns = _NONE_COMES
 
+    def _take_blocks(self, start: int) -> None:
+        """Give all of the active segment its blocks; what is written stays. `start`: its end."""
+        margin = self.segment_bytes // MARGIN_PARTS
+        _require_room(self._storage, self._file.bytes_without_blocks() + margin, self._file.name)
+        try:
+            self._file.allocate(self.segment_bytes)
+        except OSError:
+            self._file.punch(start, self.segment_bytes - start)  # others need what it has got
+            raise
+
     def clear_behind(self, position: int, count: int) -> None:
         """Zero what a writer that died may have left behind the log's end."""
         start = position - self.base
-        self._file.zero_range(start, min(count, self.segment_bytes - start))
+        zero_written(self._file, start, min(start + count, self.segment_bytes))
 
     def sync(self) -> None:
         """Make the active segment durable, for who has no flusher. Raises OSError: final."""

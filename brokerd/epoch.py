@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gantrymq.brokerd.checkpoint import read_checkpoint
 from gantrymq.brokerd.config import DEFAULTS, GIVEN, RULES, Configuration, Settings, run_of_tests
 from gantrymq.clients.home import board_file, read_board_file, store_of
 from gantrymq.shm import layout, ownfiles
@@ -31,7 +30,7 @@ from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted,
 from gantrymq.shm.fromhandlers import require_ours
 from gantrymq.shm.jsonsum import sum_holds, with_sum
 from gantrymq.shm.jsontext import parse_object
-from gantrymq.shm.lineage import COPIED_AT, FIELD, FILE, Lineage, lineage_of
+from gantrymq.shm.lineage import COPIED_AT, FIELD, FILE, Lineage
 from gantrymq.shm.ownfiles import replace_whole
 from gantrymq.shm.properties import parse_delay_levels
 from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
@@ -50,7 +49,8 @@ STORE_FILE: Final = FILE
 _ORIGIN: Final = f"the store ({STORE_FILE})"
 #: 2: a clean stop ends the ledger with a closing entry, and JSON files have checksums.
 #: 3: the ledger says what of it was durable.
-VERSION: Final = 3
+#: 4: `gantry/ranges.json` names the life that has opened the last range.
+VERSION: Final = 4
 #: A store keeps the sizes that it was made with: file names are positions. Where files of each
 #: are, so many folders below, and in units of how many bytes.
 SIZES: Final = {
@@ -91,6 +91,15 @@ class Life:
     levels_before: str = ""  # delay levels of the life before, if they were others
     store_id: str = ""  # shm/lineage.py
     is_first: bool = False  # the store had no `gantry/store.json`
+
+    @property
+    def name(self) -> str:
+        """As files name it."""
+        return _name_of(self.epoch)
+
+
+def _name_of(epoch: int) -> str:
+    return f"{epoch:x}"
 
 
 def boot_id() -> str:
@@ -296,41 +305,18 @@ def find_old_board(home: Path) -> Board | None:
 
     `run/board` of a home that was copied, or whose store was made anew or put back, names the board
     of another store, or of an earlier or a later life than the store's last: that one tells
-    nothing.
+    nothing. Raises Corrupt.
     """
     note = read_board_file(home)
     name = note.get("board", "")
     if not name.startswith(_board_prefix(home)) or note.get("boot_id") != boot_id():
         return None
-    storage = PosixStorage(str(store_of(home)))
-    store = lineage_of(storage).store
-    if note.get("store", store) != store:
-        return None
     try:
         board = attach_board(name)
     except (BrokerGone, Incompatible, NotPermitted):
         return None
-    return board if _is_of_last_life(storage, board) else None
-
-
-def _is_of_last_life(storage: Storage, board: Board) -> bool:
-    """Whether neither the store was put back as it had been before, nor has gone on elsewhere.
-
-    A start that was refused counts as well in `store.json`; the checkpoint is the flusher's, which
-    the last life may not have come to.
-    """
-    last = read_checkpoint(storage)
-    known = 0 if last is None else last.epoch
-    counted = read_store_file(storage).get("starts", 0)
-    is_killed = storage.exists(ABORT_NAME)
-    is_not_before = board.epoch == known or _starts_since(known, board.epoch) > 0
-    return is_killed and is_not_before and _starts_since(board.epoch, counted) >= 0
-
-
-def _starts_since(epoch: int, later: int) -> int:
-    """How many starts one epoch, or count of starts, is behind another, which has 16 bits of it."""
-    apart = (later - epoch) & 0xFFFF
-    return apart - 0x10000 if apart & 0x8000 else apart
+    last = read_ranges(PosixStorage(str(store_of(home))))
+    return board if last is not None and last.life == _name_of(board.epoch) else None
 
 
 def forget_old_boards(home: Path, keep: str) -> None:
@@ -380,7 +366,7 @@ def create_board(
     home: Path, life: Life, settings: Settings, clock: Clock, old_board: Board | None = None
 ) -> Board:
     """Make the board of this life; not yet announced. `old_board`: of one that was killed."""
-    name = f"{_board_prefix(home)}{life.epoch:x}{run_of_tests()}"
+    name = f"{_board_prefix(home)}{life.name}{run_of_tests()}"
     size = layout.board_bytes(settings.topics_max, settings.board_queues_max)
     memory = create_region(name, size)
     try:
@@ -403,8 +389,7 @@ def create_board(
 
 def announce(home: Path, life: Life, board: Board) -> None:
     """Name the board in `run/board`, atomically."""
-    content = {"board": board.name, "boot_id": life.boot_id, "epoch": f"{life.epoch:x}"}
-    content["store"] = life.store_id
+    content = {"board": board.name, "boot_id": life.boot_id, "epoch": life.name}
     replace_whole(board_file(home), json.dumps(content).encode())
 
 
@@ -424,7 +409,7 @@ def mark_running(storage: Storage, life: Life, end: int) -> None:
         file.close()
     storage.sync_directory("")
     known = read_ranges(storage) or Ranges()
-    write_ranges(storage, known.opened(end, life.boot_id))
+    write_ranges(storage, known.opened(end, life.boot_id, life.name))
 
 
 def mark_stopped(storage: Storage, end: int) -> None:

@@ -37,7 +37,7 @@ def settle_ranges(
     """
     known = read_ranges(storage)
     if known is None:
-        known = _assumed(storage, board)
+        known = _assumed(storage)
     if not known.is_open or abort_is_ours(storage, known.boot_id):
         return known
     sure = max(durable, board.word(layout.BOARD_APPENDED) if board else 0)
@@ -76,14 +76,14 @@ def _plain(boot_id: str) -> str:
     return boot_id.strip().replace("-", "").lower()
 
 
-def _assumed(storage: Storage, board: Board | None) -> Ranges:
+def _assumed(storage: Storage) -> Ranges:
     """The file is gone: all is ours up to a clean stop, or still; without a trace of us, nothing.
 
     That may refuse another broker's records as damage, and never cuts them off.
     """
     checkpoint = read_checkpoint(storage)
     if checkpoint is None:
-        return Ranges(((0, OPEN),), board.boot_id.hex()) if board else Ranges()
+        return Ranges()
     if checkpoint.clean:
         return EVERYTHING.closed(checkpoint.durable)
     return Ranges(((0, OPEN),), checkpoint.boot_id.hex())

@@ -43,7 +43,7 @@ from gantrymq.shm.lognames import DIRECTORY, segment_name
 from gantrymq.shm.marks import mark
 from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges
 from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
-from gantrymq.shm.storage import Storage, map_still
+from gantrymq.shm.storage import Storage, map_still, zero_written
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.config import Settings
@@ -51,6 +51,11 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 
+#: The disk may have been put back amid that life, which no file of the store can tell.
+_KNOWN_BY_BOARD = (
+    " as its last broker, which was killed, has left it in memory (if that disk was put back to a"
+    " snapshot of an earlier time, remove the file `run/board` beside the store, and start again)"
+)
 _BLOCK = 1 << 20
 #: So much of what a killed writer was just writing may lie behind the log's end.
 _BATCH_BYTES = limits.STAGING_BYTES + limits.FILLER_BYTES_MIN
@@ -67,19 +72,18 @@ def recover(
     bases = segment_bases(storage, segment_bytes)
     _remove_unfinished(storage)
     checkpoint = read_checkpoint(storage)
-    durable = max(
-        checkpoint.durable if checkpoint else 0,
-        old_board.word(layout.BOARD_DURABLE) if old_board else 0,
-    )
+    noted = checkpoint.durable if checkpoint else 0
+    durable = max(noted, old_board.word(layout.BOARD_DURABLE) if old_board else 0)
     if not bases:
         _begin_log(storage, segment_bytes, checkpoint, durable)
         return Recovered()
     found = Recovered(low=bases[0])
     ranges = settle_ranges(storage, segment_bytes, found.low, durable, old_board)
-    sure = max(durable, _ended_at(ranges))
+    noted = max(noted, _ended_at(ranges))
+    sure = max(durable, noted)
     span = (max(durable, found.low), bases[-1] + segment_bytes)
     _find_end(storage, segment_bytes, found, ranges, span, progress)
-    _judge_end(segment_bytes, found, sure)
+    _judge_end(segment_bytes, found, sure, noted)
     # The board tells of our own log only, not of one that another broker has gone on with; and
     # what one that has failed had appended, the page cache may have lost with the disk.
     last_board = old_board if ranges.is_open and not has_failed(old_board) else None
@@ -101,7 +105,8 @@ def recover(
     mark("recovery.after_rewrite")
     keep_ranges(storage, ranges.closed(found.appended))
     found.durable = found.appended
-    found.settled = old_board.word(layout.BOARD_SETTLED) if old_board else found.appended
+    settled = old_board.word(layout.BOARD_SETTLED) if old_board else found.appended
+    found.settled = min(settled, found.appended)
     recover_queues(storage, settings, found, last_board)
     if has_failed(old_board):
         forget_note(storage)
@@ -234,10 +239,11 @@ def _pieces(
             return
 
 
-def _judge_end(segment_bytes: int, found: Recovered, durable: int) -> None:
-    """The end may not lie below D."""
+def _judge_end(segment_bytes: int, found: Recovered, durable: int, noted: int) -> None:
+    """The end may not lie below D, of which files say that it is at least `noted`."""
     if found.appended < durable:
-        raise damaged(found.appended, segment_bytes, f"the log was durable up to {durable}")
+        known = "" if found.appended < noted else _KNOWN_BY_BOARD
+        raise damaged(found.appended, segment_bytes, f"the log was durable up to {durable}{known}")
 
 
 def _judge_board(found: Recovered, board: Board) -> None:
@@ -248,7 +254,9 @@ def _judge_board(found: Recovered, board: Board) -> None:
     appended = board.word(layout.BOARD_APPENDED)
     if found.appended < appended:
         raise damaged(
-            found.appended, board.segment_bytes, f"the broker had appended up to {appended}"
+            found.appended,
+            board.segment_bytes,
+            f"the broker had appended up to {appended}{_KNOWN_BY_BOARD}",
         )
     found.appended = appended
 
@@ -305,10 +313,10 @@ def _zero(file: Any, start: int, stop: int, *, also_zeroes: bool) -> None:  # no
     `also_zeroes`: those that were written as zeroes, too. After a failed sync the disk may have
     something else there.
     """
+    if also_zeroes:  # what there is need not be read
+        zero_written(file, start, stop)
+        return
     for begin, end in file.extents(start, stop):
-        if also_zeroes:  # what there is need not be read
-            file.zero_range(begin, end - begin)
-            continue
         at = begin
         while at < end:
             until = min(end, (at // _BLOCK + 1) * _BLOCK)

@@ -1,4 +1,7 @@
-"""SIGTERM and SIGINT of a broker: first they end its start, then they are something to poll."""
+"""SIGTERM, SIGINT and SIGHUP of a broker: they end its start, later they are something to poll.
+
+A terminal that is closed sends SIGHUP: to end by it would be as a kill. `nohup` has it ignored.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Final, NoReturn
 
 from gantrymq.brokerd.reactor import Reactor
 
-_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Interrupted(Exception):
@@ -21,13 +24,13 @@ class Signals:
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for number in _STOPS:
+        for number in _heard():
             signal.signal(number, _interrupt)
 
     def hold(self) -> None:
         """From here on no signal breaks anything off, whose half nobody would take back."""
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in _STOPS:
+        for number in _heard():
             signal.signal(number, _noted)
 
     def watch(self, reactor: Reactor, stop: Callable[[str], None]) -> None:
@@ -38,6 +41,11 @@ class Signals:
                 stop(signal.Signals(number).name)
 
         reactor.watch(self._read, hear)
+
+
+def _heard() -> list[signal.Signals]:
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in _STOPS if number is not signal.SIGHUP or not is_ignored]
 
 
 def _interrupt(number: int, _frame: object) -> NoReturn:

@@ -3,12 +3,15 @@
 There the `__CRC32#` trailer is binding (SF-22); what lies elsewhere another broker wrote, and a
 trailer may be a stale copy or missing: the body's checksum counts. The file is JSON,
 
-    {"boot_id": "...", "crc": 123, "ranges": [[0, 4096], [8192, null]], "version": 1}
+    {"boot_id": "...", "crc": 123, "life": "2f0001", "ranges": [[0, 4096], [8192, null]],
+     "version": 2}
 
 `ranges`: [start, end) in log positions, rising, none touching another; null = still being written.
-`boot_id`: the machine's boot under which the last one was opened, as in `abort`. `crc`: CRC-32 of
-the other fields as compact JSON with sorted keys. It is replaced whole; only a start and a clean
-stop of the broker write it. Nothing here imports numba.
+`boot_id`: the machine's boot under which the last one was opened, as in `abort`. `life`: the epoch
+of the broker's life that has opened it, in hexadecimal digits; the board of no other life tells
+anything of this store, whatever was copied or put back since (version 1 does not say it). `crc`:
+CRC-32 of the other fields as compact JSON with sorted keys. The file is replaced whole; only a
+start and a clean stop of the broker write it. Nothing here imports numba.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 FILE: Final = "gantry/ranges.json"
 #: A store without it is another broker's.
 _OWN_FILE: Final = "gantry/checkpoint"
-VERSION: Final = 1
+VERSION: Final = 2
+_VERSIONS: Final = (1, VERSION)
 #: End of a range that is being written, and of what lies behind all ranges.
 OPEN: Final = 1 << 62
 
@@ -53,6 +57,7 @@ class Ranges:
 
     spans: tuple[tuple[int, int], ...] = ()
     boot_id: str = ""
+    life: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -84,18 +89,18 @@ class Ranges:
             yield Stretch(start, min(found.end, end), found.ours)
             start = found.end
 
-    def opened(self, start: int, boot_id: str) -> Ranges:
-        """With a range that is open from `start` on; one that ends there goes on."""
+    def opened(self, start: int, boot_id: str, life: str) -> Ranges:
+        """With a range that a life opens from `start` on; one that ends there goes on."""
         kept = self.closed(start).spans
         if kept and kept[-1][1] == start:
             start = kept[-1][0]
             kept = kept[:-1]
-        return Ranges((*kept, (start, OPEN)), boot_id)
+        return Ranges((*kept, (start, OPEN)), boot_id, life)
 
     def closed(self, end: int) -> Ranges:
         """With nothing at or behind `end`; the range around it ends there."""
         spans = tuple((first, min(last, end)) for first, last in self.spans if first < end)
-        return Ranges(spans, self.boot_id)
+        return Ranges(spans, self.boot_id, self.life)
 
 
 #: The log of a broker that nobody else has touched.
@@ -112,8 +117,8 @@ def read_ranges(storage: Storage) -> Ranges | None:
     try:
         content = parse_json(data)
         spans = tuple((offset_of(first), _end(last)) for first, last in content["ranges"])
-        found = Ranges(spans, str(content["boot_id"]))
-        whole = content["version"] == VERSION and content["crc"] == _content(found)["crc"]
+        found = Ranges(spans, str(content["boot_id"]), str(content.get("life", "")))
+        whole = content["version"] in _VERSIONS and content.pop("crc") == _sum_of(content)
     except (ValueError, KeyError, TypeError) as error:
         require_ours(error)
         whole = False
@@ -143,9 +148,14 @@ def _end(value: int | None) -> int:
 
 def _content(ranges: Ranges) -> dict[str, Any]:
     rows = [[first, None if last == OPEN else last] for first, last in ranges.spans]
-    content = {"boot_id": ranges.boot_id, "ranges": rows, "version": VERSION}
-    compact = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return {**content, "crc": zlib.crc32(compact.encode())}
+    content = {
+        "boot_id": ranges.boot_id, "life": ranges.life, "ranges": rows, "version": VERSION,
+    }  # fmt: skip
+    return {**content, "crc": _sum_of(content)}
+
+
+def _sum_of(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
 def _is_rising(spans: tuple[tuple[int, int], ...]) -> bool:

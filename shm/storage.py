@@ -40,6 +40,8 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _MMAP = ctypes.CDLL(None, use_errno=True).mmap
 _MMAP.restype = ctypes.c_void_p
 _MAP_FIXED, _MAP_NORESERVE, _MAP_FAILED = 0x10, 0x4000, ctypes.c_void_p(-1).value
+#: What `st_blocks` counts by, whatever a file system's blocks are (inode(7)).
+_STAT_BLOCK_BYTES = 512
 #: Shorter parts of a sparse file are copied.
 _MAPPED_MIN = 1 << 20
 _MARK, _SYNC_MARK = "is_failed_change", "is_failed_sync"
@@ -141,6 +143,10 @@ class File(Protocol):
 
     def allocate(self, size: int, start: int = 0) -> None:
         """Give the file `size` bytes, and blocks to those from `start` on: writes find space."""
+        ...
+
+    def bytes_without_blocks(self) -> int:
+        """How much room its bytes would still take, if all were written."""
         ...
 
     def zero_range(self, start: int, count: int) -> None:
@@ -320,6 +326,12 @@ class PosixFile:
     def allocate(self, size: int, start: int = 0) -> None:
         """posix_fallocate."""
         os.posix_fallocate(self.descriptor, start, size - start)
+
+    @_names_file
+    def bytes_without_blocks(self) -> int:
+        """By what the file system counts."""
+        status = os.fstat(self.descriptor)
+        return max(0, status.st_size - status.st_blocks * _STAT_BLOCK_BYTES)
 
     def zero_range(self, start: int, count: int) -> None:
         """Write zeroes in pieces of 1 MiB."""
@@ -581,6 +593,12 @@ def clear_behind(file: File, start: int, size: int) -> None:
         file.truncate(size)
     if start < size:
         file.punch(start, size - start)
+
+
+def zero_written(file: File, start: int, stop: int) -> None:
+    """Write zeroes over what was written within [start, stop): what is a hole stays one."""
+    for begin, end in file.extents(start, stop):
+        file.zero_range(begin, end - begin)
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gantrymq.brokerd.config import Configuration
 
-HELP = """Run the broker in the foreground, until SIGTERM or SIGINT.
+HELP = """Run the broker in the foreground, until SIGTERM, SIGINT or SIGHUP.
 
 \b
 Example: gantrymq serve --home ./mq --set default_durability=durable

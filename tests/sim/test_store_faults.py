@@ -168,6 +168,41 @@ def test_sends_are_refused_while_there_is_no_room_for_a_segment() -> None:
     stop_and_check(world)
 
 
+@mends("S319")
+@pytest.mark.parametrize("meets", ["a start", "a new writer"])
+def test_a_log_without_blocks_on_a_full_disk_refuses_sends_until_there_is_room(meets: str) -> None:
+    """A back-up's last segment is a hole behind its end: an append there was the store's failure.
+
+    And the zeroes behind the end, where a writer that died may have been, were six deaths.
+    """
+    world = busy_world()
+    run(world)
+    machine, disk = world.machine, world.machine.disk
+    kill_everything(world)
+    machine.plans.supervisor = ()
+    machine.copy_sparsely()
+    disk.allocate_max = 0
+    if meets == "a new writer":
+        world.simulation.run_until(lambda: machine.running, STEPS_MAX)
+        machine.kill_agent(Role.WRITER)
+    world.simulation.run_until(lambda: machine.running, STEPS_MAX)
+    lives = machine.lives
+    for producer in world.producers:
+        producer.send_more(20)
+    accepted = world.model.tally["OK"]
+    world.simulation.run_until(lambda: world.model.tally["DISK_FULL"] > 0, STEPS_MAX)
+    run(world)
+    assert world.model.tally["OK"] == accepted
+    scenario.make_room(world)
+    world.simulation.clock.advance(1_000_000_000)
+    for producer in world.producers:
+        producer.send_more(10)
+    run(world)
+    assert world.model.tally["OK"] >= accepted + 20
+    assert machine.lives == lives
+    stop_and_check(world)
+
+
 @pytest.mark.parametrize("under", ["gantry/schedule.json", "gantry/timers"])
 def test_a_scheduler_without_room_does_not_spin(under: str) -> None:
     """It tries again every second, and looks for what is due each millisecond meanwhile."""

@@ -77,6 +77,24 @@ class Inode:
             self.truncate(size)
         self.pages.update(range(start // PAGE_BYTES, -(-size // PAGE_BYTES)))
 
+    def is_hole(self, page: int) -> bool:
+        """Whether nothing was ever written there, nor blocks taken for it."""
+        return page not in self.pages and not self._of(self.memory, page).any()
+
+    def lose_blocks(self) -> None:
+        """As in a sparse copy: only what holds anything has blocks."""
+        per_page = PAGE_BYTES // SECTOR_BYTES
+        dirty = {sector // per_page for sector in self.dirty}
+        self.pages = {
+            page for page in self.pages
+            if page in dirty or self._of(self.memory, page).any()
+            or self._of(self.durable, page).any()
+        }  # fmt: skip
+
+    @staticmethod
+    def _of(contents: NDArray[np.uint8], page: int) -> NDArray[np.uint8]:
+        return contents[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
+
     def sync(self) -> None:
         """All contents are durable from now on."""
         for sector, versions in self.dirty.items():

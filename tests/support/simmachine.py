@@ -58,6 +58,8 @@ SETTINGS = {
 FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it costs time
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
+#: Of the starts those before which the store was copied by a tool that leaves holes.
+SPARSE_SHARE = 0.2
 NEVER_NS = 1 << 62
 #: What leaves the index behind the log's end at a clean stop: the next life goes on.
 _SHORT = ("no_space_for_index", "no_space_for_queues")
@@ -222,6 +224,7 @@ class SimMachine:
         self._publishers = {self.name, *(self.process_of(role) for role in _PUBLISHERS)}
         self.open_last: Role | None = None  # at the next start
         self._slowness = simwidth.dice_of(simulation.seed, "starts")
+        self._copies = simwidth.dice_of(simulation.seed, "copies")
         self.poisons = simpoison.Poisons()
         simulation.note(f"set to {simwidth.settings_of(simulation.seed)}")
         self._seen_low = 0
@@ -336,6 +339,8 @@ class SimMachine:
 
     def start(self) -> None:
         """Begin a life: recover, board, agents. A planned death in here is met by another try."""
+        if self._copies.random() < SPARSE_SHARE:
+            self.copy_sparsely()
         storage = self._storage("supervisor", self.plans.supervisor)
         self.plans.supervisor = ()
         try:
@@ -348,6 +353,13 @@ class SimMachine:
             self.simulation.note(f"dies while starting: {death}")
             self.board = None
             self._later(RESTART_NS, self.start)
+
+    def copy_sparsely(self) -> None:
+        """The log comes back without blocks for what holds nothing, as from a back-up."""
+        self.simulation.note("the log has no blocks where it holds nothing")
+        for name, inode in self.disk.names.entries.items():
+            if inode is not None and name.startswith("commitlog/"):
+                inode.lose_blocks()
 
     def _bring_up(self, storage: SimStorage) -> None:
         _life, configuration = epoch.begin(storage, self.configuration)

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gantrymq.shm.storage import mark_failed_change, mark_failed_sync, require_inside
+from gantrymq.shm.storage import (
+    mark_failed_change,
+    mark_failed_sync,
+    require_inside,
+    zero_written,
+)
 from tests.support.faults import PAGE_BYTES, FaultPlan, KilledError
 from tests.support.simdisk import Change, Disk, Inode, NameChange, parent_of
 
@@ -98,6 +103,12 @@ class SimFile:
 
         self._storage.change("allocate", self.name, effect, detail=f"{start} {size}")
 
+    def bytes_without_blocks(self) -> int:
+        """By pages."""
+        self._require()
+        pages = -(-self._inode.length // PAGE_BYTES)
+        return (pages - len(self._inode.pages & set(range(pages)))) * PAGE_BYTES
+
     def zero_range(self, start: int, count: int) -> None:
         """Write zeroes."""
         if count > 0:
@@ -105,7 +116,7 @@ class SimFile:
 
     def punch(self, start: int, count: int) -> None:
         """The range reads as zeroes; blocks stay, which is the worse case for space."""
-        self.zero_range(start, count)
+        zero_written(self, start, start + count)
 
     def truncate(self, size: int) -> None:
         """Set the length. Files that readers map may not get shorter: that would be a SIGBUS."""
@@ -124,10 +135,18 @@ class SimFile:
         self._storage.change("truncate", self.name, effect, detail=str(size))
 
     def extents(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """All that there is: the simulated disk has no holes."""
+        """Runs of pages that are no holes."""
         self._require()
         stop = min(stop, self._inode.length)
-        return [(start, stop)] if start < stop else []
+        found: list[tuple[int, int]] = []
+        for page in range(start // PAGE_BYTES, -(-stop // PAGE_BYTES)):
+            begin, end = max(start, page * PAGE_BYTES), min(stop, (page + 1) * PAGE_BYTES)
+            if begin >= end or self._inode.is_hole(page):
+                continue
+            if found and found[-1][1] == begin:
+                begin = found.pop()[0]
+            found.append((begin, end))
+        return found
 
     def size(self) -> int:
         """Length in bytes."""
@@ -143,7 +162,7 @@ class SimFile:
         return view
 
     def still_view(self) -> NDArray[np.uint8]:
-        """The same: the simulated disk has no holes."""
+        """The same: looking at a hole of the simulated disk takes nothing."""
         return self.view()
 
     def close(self) -> None:

@@ -333,7 +333,8 @@ FILES = (
         ), _summed,
     ),
     SweptFile(
-        ranges.FILE, {"boot_id": BOOT, "ranges": [[0, 4096], [8192, None]], "version": 1},
+        ranges.FILE,
+        {"boot_id": BOOT, "life": "2f0001", "ranges": [[0, 4096], [8192, None]], "version": 2},
         _of_store(ranges.read_ranges), _with_crc,
     ),
     SweptFile(

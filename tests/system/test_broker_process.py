@@ -17,6 +17,7 @@ import pytest
 from gantrymq.brokerd import lock
 from gantrymq.brokerd.agents import SENDERS
 from gantrymq.brokerd.children import name_of
+from gantrymq.brokerd.signals import _heard
 from gantrymq.clients.home import read_board_file
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.running import find_board
@@ -318,6 +319,28 @@ def test_a_stop_that_hangs_is_cut_short(tmp_path: Path) -> None:
         del broker.settings["stop_timeout"]  # a loaded machine may need longer
         broker.again().wait_until_ready()
         assert broker.stop()[0] == ExitCode.OK
+
+
+@mends("S320")
+def test_a_terminal_that_is_closed_stops_its_broker(tmp_path: Path) -> None:
+    """SIGHUP was as a kill of it, with no word in the log."""
+    with ServingBroker(tmp_path / "home") as broker:
+        broker.wait_until_ready()
+        broker.process.send_signal(signal.SIGHUP)
+        poll_until(lambda: not abort_file(broker.home).exists(), "it stops, and says so")
+        code, lines = broker.stop()
+    assert code == ExitCode.OK
+    assert "SIGHUP" in next(line["why"] for line in lines if line["event"] == "stopping")
+
+
+@mends("S320")
+def test_nohup_has_a_broker_go_on() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert signal.SIGHUP not in _heard()
+        assert {signal.SIGTERM, signal.SIGINT} == set(_heard())
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @mends("S123")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ from gantrymq.brokerd.commitlog import (
     segment_bases,
 )
 from gantrymq.shm.lognames import segment_name
-from gantrymq.shm.storage import is_disk_full
+from gantrymq.shm.storage import PosixStorage, is_disk_full, read_file
 from tests.support.simdisk import PAGE_BYTES, Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
@@ -77,6 +79,58 @@ def test_a_start_where_the_next_segment_is_due_waits_for_room() -> None:
     log.roll()
     log.append(memoryview(b"x" * 100), SEGMENT_BYTES)
     assert storage.list("commitlog") == [f"{0:020d}", f"{SEGMENT_BYTES:020d}"]
+
+
+@mends("S319")
+@pytest.mark.parametrize("end", [5, SEGMENT_BYTES // 2])
+def test_a_segment_that_came_without_blocks_gets_them_before_an_append(
+    tmp_path: Path, end: int
+) -> None:
+    """F7: what is appended there finds room, whoever else fills the disk."""
+    storage = PosixStorage(str(tmp_path))
+    name = segment_name(0)
+    with contextlib.closing(storage.create(name)) as file:
+        file.write_at(b"x" * end, 0)
+        file.truncate(SEGMENT_BYTES)
+    log = CommitLog(storage, SEGMENT_BYTES, end)
+    assert (log.base, log.end) == (0, end)
+    assert not log.is_next_coming(0), "it waits for no segment, but makes this one whole"
+    log.clear_behind(end, 1 << 20)
+    with contextlib.closing(storage.open(name)) as file:
+        assert file.bytes_without_blocks() > 0, "zeroes would need room"
+    log.roll()
+    assert (log.base, log.end) == (0, SEGMENT_BYTES)
+    with contextlib.closing(storage.open(name)) as file:
+        assert file.bytes_without_blocks() == 0
+    assert read_file(storage, name) == (b"x" * end).ljust(SEGMENT_BYTES, b"\0")
+    log.append(memoryview(b"y"), end)
+    log.close()
+    assert CommitLog(storage, SEGMENT_BYTES, end + 1).end == SEGMENT_BYTES
+
+
+@mends("S319")
+def test_a_segment_without_blocks_for_which_there_is_no_room_takes_nothing() -> None:
+    """A failed allocation has all that is free; a full segment needs no blocks any more."""
+    disk = Disk()
+    storage = SimStorage(disk)
+    log = CommitLog(storage, SEGMENT_BYTES, 0)
+    log.append(memoryview(b"x" * 100), 0)
+    inode = disk.names.entries[segment_name(0)]
+    assert inode is not None
+    inode.lose_blocks()
+    wanted = SEGMENT_BYTES - PAGE_BYTES + SEGMENT_BYTES // MARGIN_PARTS
+    disk.capacity = disk.used() + wanted - 1
+    log = CommitLog(storage, SEGMENT_BYTES, 100)
+    for _ in range(2):
+        with pytest.raises(OSError, match="are free") as failed:
+            log.roll()
+        assert is_disk_full(failed.value)
+        assert (log.end, storage.free_bytes()) == (100, wanted - 1)
+    disk.capacity += 1
+    log.roll()
+    assert (log.base, log.end) == (0, SEGMENT_BYTES)
+    inode.lose_blocks()
+    assert CommitLog(storage, SEGMENT_BYTES, SEGMENT_BYTES).end == SEGMENT_BYTES
 
 
 @mends("S29")

@@ -123,10 +123,10 @@ def test_abort_holds_the_boot_id_until_a_clean_stop(store_dir: Path) -> None:
     epoch.mark_running(storage, life, 0)
     epoch.mark_running(storage, life, 0)
     assert (store_dir / "abort").read_text() == epoch.boot_id()
-    assert read_ranges(storage) == Ranges(((0, OPEN),), epoch.boot_id())
+    assert read_ranges(storage) == Ranges(((0, OPEN),), epoch.boot_id(), life.name)
     epoch.mark_stopped(storage, 4096)
     assert not (store_dir / "abort").exists()
-    assert read_ranges(storage) == Ranges(((0, 4096),), epoch.boot_id())
+    assert read_ranges(storage) == Ranges(((0, 4096),), epoch.boot_id(), life.name)
 
 
 def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None:
@@ -146,13 +146,14 @@ def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None
     new = epoch.create_board(home, later, configuration.settings, SimClock())
     epoch.forget_old_boards(home, new.name)
     assert epoch.find_old_board(home) is None
+    epoch.mark_running(PosixStorage(str(store_of(home))), later, 0)
     epoch.announce(home, later, new)
     assert epoch.find_old_board(home) is not None
     unlink_board(new.name)
 
 
-@mends("S314")
-@pytest.mark.parametrize("put_back", ["gone on elsewhere", "as it was", "stopped"])
+@mends("S314", "S317")
+@pytest.mark.parametrize("put_back", ["gone on elsewhere", "as it was", "killed before", "anew"])
 def test_the_board_of_another_life_than_the_stores_last_tells_nothing(
     tmp_path: Path, put_back: str
 ) -> None:
@@ -163,22 +164,29 @@ def test_the_board_of_another_life_than_the_stores_last_tells_nothing(
     home, copy = tmp_path / "home", tmp_path / "copy"
     make_directories(home)
     store, storage = store_of(home), PosixStorage(str(store_of(home)))
-    begin(store)  # a life before
+    before, _ = begin(store)
+    epoch.mark_running(storage, before, 0)
     if put_back == "as it was":
-        shutil.copytree(store, copy)
-    life, configuration = begin(store)
-    board = epoch.create_board(home, life, configuration.settings, SimClock())
-    epoch.mark_running(storage, life, 0)
+        epoch.mark_stopped(storage, 0)
+    shutil.copytree(store, copy)
+    for number in range(2):  # of more starts than there are at the copy
+        life, configuration = begin(store)
+        if number:
+            board = epoch.create_board(home, life, configuration.settings, SimClock())
+        epoch.mark_running(storage, life, 0)
     epoch.announce(home, life, board)
     assert epoch.find_old_board(home) is not None
     if put_back == "gone on elsewhere":
-        other, _ = begin(store)
-        with contextlib.closing(CheckpointFile(storage, bytes(16), other.epoch)) as checkpoint:
+        elsewhere = PosixStorage(str(copy))
+        other, _ = begin(copy)
+        epoch.mark_running(elsewhere, other, 0)
+        with contextlib.closing(CheckpointFile(elsewhere, bytes(16), other.epoch)) as checkpoint:
             checkpoint.write(4096, 1, 1, sync=True)
-    elif put_back == "stopped":
-        epoch.mark_stopped(storage, 0)
-    else:
-        shutil.copy(copy / "gantry" / "store.json", store / "gantry")
+    shutil.rmtree(store / "gantry")
+    (store / "abort").unlink()
+    if put_back != "anew":
+        shutil.copytree(copy, store, dirs_exist_ok=True)
+    begin(store)  # the start that asks; others before it may have been refused
     assert epoch.find_old_board(home) is None
     unlink_board(board.name)
 

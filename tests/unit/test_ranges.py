@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from itertools import pairwise
 
 import pytest
@@ -16,7 +17,11 @@ from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 
-TWO = Ranges(((0, 100), (250, OPEN)), "0123-boot")
+TWO = Ranges(((0, 100), (250, OPEN)), "0123-boot", "2f0001")
+#: TWO as it was written before lives had names there.
+OF_VERSION_1 = (
+    b'{"boot_id": "0123-boot", "crc": CRC, "ranges": [[0, 100], [250, null]], "version": 1}'
+)
 
 spans = st.lists(st.integers(0, 300), max_size=8, unique=True).map(
     lambda bounds: tuple(pairwise(sorted(bounds)))[::2]
@@ -37,6 +42,15 @@ def test_the_file_says_what_was_written() -> None:
     for ranges in (Ranges(), EVERYTHING, TWO, TWO.closed(300)):
         write_ranges(storage, ranges)
         assert read_ranges(storage) == ranges
+
+
+def test_a_file_of_version_1_names_no_life() -> None:
+    storage = new_storage()
+    compact = b'{"boot_id":"0123-boot","ranges":[[0,100],[250,null]],"version":1}'
+    file = storage.create(FILE)
+    file.write_at(OF_VERSION_1.replace(b"CRC", b"%d" % zlib.crc32(compact)), 0)
+    file.close()
+    assert read_ranges(storage) == Ranges(TWO.spans, TWO.boot_id)
 
 
 def test_any_changed_bit_is_damage() -> None:
@@ -87,15 +101,16 @@ def test_a_kill_at_any_call_leaves_the_old_or_the_new() -> None:
 
 
 def test_a_life_that_follows_ours_makes_the_range_longer() -> None:
-    first = Ranges().opened(0, "a").closed(100)
+    first = Ranges().opened(0, "a", "1").closed(100)
     assert first.spans == ((0, 100),)
-    assert first.opened(100, "b") == Ranges(((0, OPEN),), "b")
+    assert first.opened(100, "b", "2") == Ranges(((0, OPEN),), "b", "2")
 
 
 def test_a_life_that_follows_another_brokers_begins_a_range() -> None:
-    first = Ranges().opened(0, "a").closed(100)
-    assert first.opened(250, "b").spans == ((0, 100), (250, OPEN))
-    assert first.opened(250, "b").closed(250) == Ranges(((0, 100),), "b"), "nothing was written"
+    first = Ranges().opened(0, "a", "1").closed(100)
+    assert first.opened(250, "b", "2").spans == ((0, 100), (250, OPEN))
+    again = first.opened(250, "b", "2").closed(250)
+    assert again == Ranges(((0, 100),), "b", "2"), "nothing was written"
 
 
 @given(spans, st.integers(0, 300), st.integers(0, 300))

@@ -462,6 +462,31 @@ def test_what_a_failed_broker_had_appended_may_be_gone_with_the_page_cache() -> 
     assert recover(storage, machine.configuration.settings, board).appended == recovered.appended
 
 
+@mends("S318")
+@pytest.mark.parametrize("word", [layout.BOARD_DURABLE, layout.BOARD_APPENDED])
+def test_an_end_that_only_memory_knows_may_be_of_a_disk_that_was_put_back(word: int) -> None:
+    """To a snapshot of the life that was killed: the error says what to do then."""
+    machine, storage = stopped_machine()
+    recovered = recover_again(machine, storage)
+    epoch.mark_running(storage, Life(1, "that was killed"), recovered.appended)
+    with contextlib.closing(CheckpointFile(storage, bytes(16), 1)) as checkpoint:
+        checkpoint.write(recovered.appended, 0, 0, sync=True)
+    board = machine._format(1 << 16)
+    board.set_word(layout.BOARD_APPENDED, recovered.appended + 500)
+    board.set_word(layout.BOARD_DURABLE, recovered.appended)
+    board.set_word(word, recovered.appended + 500)
+    changes = len(machine.disk.log)
+    with pytest.raises(Corrupt, match=r"snapshot of an earlier time, remove the file `run/board`"):
+        recover(storage, machine.configuration.settings, board)
+    assert len(machine.disk.log) == changes
+    assert recover(storage, machine.configuration.settings, None).appended == recovered.appended
+    damage = recovered.appended - 10
+    name = f"commitlog/{segments(storage)[-1]}"
+    storage.open(name, write=True).write_at(bytes(10), damage - int(segments(storage)[-1]))
+    with pytest.raises(Corrupt, match=r"was durable up to \d+; `gantrymq store verify`"):
+        recover(storage, machine.configuration.settings, board)
+
+
 def of_another(machine: SimMachine, records: list[bytes]) -> SimStorage:
     """A store that another broker has made, and stopped cleanly."""
     storage = SimStorage(Disk())
