@@ -8,6 +8,7 @@ files that say that it was one. A RocketMQ does not look there.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm.storage import is_disk_full, made_anew
@@ -56,12 +57,14 @@ def with_room(storage: Storage, act: Callable[[], None]) -> bool:
 
 
 def keep(storage: Storage) -> None:
-    """Have the blocks, if there is room, also after a power cut, which may have taken them.
+    """Have the blocks, if there is room: a power cut may have taken them, a copy left them out.
 
     Raises OSError for anything else than a full disk.
     """
     if storage.exists(NAME):
-        if storage.size_of(NAME) == RESERVE_BYTES:
+        with closing(storage.open(NAME)) as file:
+            is_whole = file.size() == RESERVE_BYTES and not file.bytes_without_blocks()
+        if is_whole:
             return
         storage.unlink(NAME)
     if storage.free_bytes() >= FREE_BYTES_MIN:

@@ -41,6 +41,21 @@ def test_blocks_are_kept_where_there_is_room_and_given_back_where_there_is_none(
     assert full.exists(reserve.NAME)
 
 
+@mends("S319")
+def test_a_copy_that_has_no_blocks_is_made_anew() -> None:
+    """As a back-up or `cp --sparse` makes of what holds nothing."""
+    disk = Disk()
+    storage = SimStorage(disk)
+    storage.make_directory("gantry")
+    reserve.keep(storage)
+    inode = disk.names.entries[reserve.NAME]
+    assert inode is not None
+    inode.lose_blocks()
+    used = disk.used()
+    reserve.keep(storage)
+    assert disk.used() == used + reserve.RESERVE_BYTES
+
+
 def test_a_disk_that_gets_full_meanwhile_is_no_error() -> None:
     disk = Disk()
     plan = FaultPlan([Fault(1, error=errno.ENOSPC, kinds=("allocate",), under=reserve.NAME)])
