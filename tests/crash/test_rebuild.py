@@ -148,7 +148,7 @@ def disk() -> Disk:
     """That of a machine that was stopped, whose log has a segment that is full."""
     world = scenario.new_world(15)
     for producer in world.producers:
-        producer.send_more(6)
+        producer.send_more(9)
     world.simulation.run_until(world.settled, STEPS_MAX)
     scenario.stop_cleanly(world)
     assert len(SimStorage(world.machine.disk).list("commitlog")) > 1
