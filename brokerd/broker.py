@@ -241,10 +241,10 @@ def _open_locked(
     agents.load_all()
     from gantrymq.brokerd.recovery import recover
 
-    old_board = epoch.find_old_board(home)
     last = read_checkpoint(storage)
     progress(0, 1, "checking the log")
     try:
+        old_board = epoch.find_old_board(home)
         found = recover(storage, settings, old_board, progress)
     except Corrupt:
         epoch.take_back(storage, life)

@@ -315,8 +315,13 @@ def find_old_board(home: Path) -> Board | None:
         board = attach_board(name)
     except (BrokerGone, Incompatible, NotPermitted):
         return None
-    last = read_ranges(PosixStorage(str(store_of(home))))
-    return board if last is not None and last.life == _name_of(board.epoch) else None
+    return board if is_of_last_life(PosixStorage(str(store_of(home))), board) else None
+
+
+def is_of_last_life(storage: Storage, board: Board) -> bool:
+    """Whether the life of a board is the last one that has begun on the store as it is now."""
+    last = read_ranges(storage)
+    return last is not None and last.life == _name_of(board.epoch)
 
 
 def forget_old_boards(home: Path, keep: str) -> None:

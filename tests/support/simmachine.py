@@ -364,6 +364,8 @@ class SimMachine:
     def _bring_up(self, storage: SimStorage) -> None:
         _life, configuration = epoch.begin(storage, self.configuration)
         settings = configuration.settings
+        if self._old_board is not None and not epoch.is_of_last_life(storage, self._old_board):
+            self._old_board = None
         found = recover(storage, settings, self._old_board, lambda *_: None)
         metadata = Metadata(storage, settings, self.simulation.clock)
         metadata.load()
