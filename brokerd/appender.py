@@ -93,7 +93,7 @@ class Appender:
             frames.TAKEN_LIMIT: TAKEN_MAX,
             frames.PROCESS_AT: board.process_at(Role.WRITER),
             frames.POSITION: appended,
-            frames.SEGMENT_END: self._log.end,
+            frames.SEGMENT_END: self._log.limit,
             frames.STORE_MS: board.word(layout.BOARD_STORE_MS),
             **_parking(board, settings),
         }
@@ -290,10 +290,10 @@ class Appender:
     # ------------------------------------------------------------------------------------ segments
 
     def _begin_segment(self, now_ns: int) -> None:
-        """The log ends with its segment: roll, or refuse sends until there is room again."""
+        """No further append is sure of room: go on behind that, or refuse sends until it can."""
         self._lacks_segment = not self._roll(now_ns)
         self._choose_refusal()
-        self.view[frames.SEGMENT_END] = self._log.end
+        self.view[frames.SEGMENT_END] = self._log.limit
 
     def _choose_refusal(self) -> None:
         """Sends fail while there is no segment for them, or retention says that the disk is full.
@@ -308,7 +308,7 @@ class Appender:
             return False
         mark("writer.before_roll")
         try:
-            self._log.roll()
+            self._log.go_on()
         except OSError as error:
             if not is_disk_full(error):
                 self._fail(error)

@@ -245,7 +245,7 @@ class _Run:
             raise GantryError("a board without a segment size")
         self._put(STORE_FILE, self._copied_store_file(durable))
         known = read_ranges(self._source) or EVERYTHING
-        write_ranges(self._target, known.closed(durable))
+        write_ranges(self._target, known.ended(durable))
         checkpoint = CheckpointFile(self._target, uuid.uuid4().bytes, 0)
         try:
             low = first_segment(self._source)

@@ -170,14 +170,22 @@ class CommitLog:
             self.base -= segment_bytes
         self._file = self._open(self.base)
         is_sparse = appended < self.base + segment_bytes and self._file.bytes_without_blocks() > 0
-        #: Where the log ends in a segment that has not all its blocks yet.
-        self._sparse_at = appended if is_sparse else None
+        self._appended = appended
+        self._is_sparse = is_sparse
         self._coming, self._grown_ns = _NONE_COMES
 
     @property
     def end(self) -> int:
-        """Log position up to which records may go before `roll`: as a rule the segment's end."""
-        return self.base + self.segment_bytes if self._sparse_at is None else self._sparse_at
+        """Log position behind the active segment."""
+        return self.base + self.segment_bytes
+
+    @property
+    def limit(self) -> int:
+        """Log position up to which an append is sure to find room: `end`, as a rule.
+
+        Where the log ends, until the active segment has all its blocks.
+        """
+        return self._appended if self._is_sparse else self.end
 
     def _is_due(self, appended: int) -> bool:
         """Whether the last segment is full, and there is none behind it."""
@@ -206,18 +214,20 @@ class CommitLog:
     def append(self, data: memoryview, position: int) -> None:
         """Write records (bytes) at the log's end. Raises OSError, which is final for the store."""
         at = position - self.base
-        if at < 0 or at + len(data) > self.segment_bytes:
+        if position < self._appended or at + len(data) > self.segment_bytes:
             raise StoreFailed(
-                f"append of {len(data)} bytes at {position} leaves segment {self.base}"
+                f"append of {len(data)} bytes at {position}: the log ends at {self._appended}, and"
+                f" its segment at {self.end}"
             )
         self._file.write_at(data, at)
+        self._appended = position + len(data)
 
     def is_next_coming(self, now_ns: int) -> bool:
         """Whether the flusher is at the segment that comes next, and gets on with it.
 
         One made beside it comes later: where blocks are memory both need the processor.
         """
-        if self._sparse_at is not None:
+        if self._is_sparse:
             return False
         exists = self._storage.exists
         try:
@@ -231,30 +241,35 @@ class CommitLog:
             self._coming, self._grown_ns = made, now_ns
         return now_ns - self._grown_ns < _STILL_NS
 
-    def roll(self) -> None:
-        """Go on in the next segment, or in the active one, once that has its blocks.
+    def go_on(self) -> None:
+        """Raise `limit`: give the active segment its blocks, or roll, where it has them.
 
         Raises OSError (ENOSPC) and changes nothing if it can't.
         """
-        if self._sparse_at is not None:
-            self._take_blocks(self._sparse_at - self.base)
-            self._sparse_at = None
-            return
+        if self._is_sparse:
+            self._take_blocks()
+        else:
+            self.roll()
+
+    def roll(self) -> None:
+        """Go on in the next segment. Raises OSError (ENOSPC) and changes nothing if it can't."""
         following = self._open(self.end)
         self._file.close()
         self._file = following
         self.base = self.end
+        self._is_sparse = False
         self._coming, self._grown_ns = _NONE_COMES
 
-    def _take_blocks(self, start: int) -> None:
-        """Give all of the active segment its blocks; what is written stays. `start`: its end."""
-        margin = self.segment_bytes // MARGIN_PARTS
+    def _take_blocks(self) -> None:
+        """Give all of the active segment its blocks; what is written stays."""
+        start, margin = self._appended - self.base, self.segment_bytes // MARGIN_PARTS
         _require_room(self._storage, self._file.bytes_without_blocks() + margin, self._file.name)
         try:
             self._file.allocate(self.segment_bytes)
         except OSError:
             self._file.punch(start, self.segment_bytes - start)  # others need what it has got
             raise
+        self._is_sparse = False
 
     def clear_behind(self, position: int, count: int) -> None:
         """Zero what a writer that died may have left behind the log's end."""

@@ -94,8 +94,8 @@ class Life:
 
     @property
     def name(self) -> str:
-        """As files name it."""
-        return _name_of(self.epoch)
+        """As files name it; nothing of one without a board, 0."""
+        return _name_of(self.epoch) if self.epoch else ""
 
 
 def _name_of(epoch: int) -> str:
@@ -420,7 +420,7 @@ def mark_running(storage: Storage, life: Life, end: int) -> None:
 def mark_stopped(storage: Storage, end: int) -> None:
     """Close our range at the log's end, then remove `abort`: the stop was clean."""
     known = read_ranges(storage) or EVERYTHING
-    write_ranges(storage, known.closed(end))
+    write_ranges(storage, known.ended(end))
     storage.unlink(ABORT_NAME)
     storage.sync_directory("")
 

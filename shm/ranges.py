@@ -9,9 +9,10 @@ trailer may be a stale copy or missing: the body's checksum counts. The file is 
 `ranges`: [start, end) in log positions, rising, none touching another; null = still being written.
 `boot_id`: the machine's boot under which the last one was opened, as in `abort`. `life`: the epoch
 of the broker's life that has opened it, in hexadecimal digits; the board of no other life tells
-anything of this store, whatever was copied or put back since (version 1 does not say it). `crc`:
-CRC-32 of the other fields as compact JSON with sorted keys. The file is replaced whole; only a
-start and a clean stop of the broker write it. Nothing here imports numba.
+anything of this store, whatever was copied or put back since. Behind a clean stop, and in a store
+that a command has made of another, no life is named, and `version` is 1. `crc`: CRC-32 of the other
+fields as compact JSON with sorted keys. The file is replaced whole; a start, a clean stop of the
+broker, and commands on a stopped store write it. Nothing here imports numba.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 FILE: Final = "gantry/ranges.json"
 #: A store without it is another broker's.
 _OWN_FILE: Final = "gantry/checkpoint"
-VERSION: Final = 2
-_VERSIONS: Final = (1, VERSION)
+#: Of a file that names no life, and of one that does.
+VERSIONS: Final = (1, 2)
 #: End of a range that is being written, and of what lies behind all ranges.
 OPEN: Final = 1 << 62
 
@@ -57,7 +58,7 @@ class Ranges:
 
     spans: tuple[tuple[int, int], ...] = ()
     boot_id: str = ""
-    life: str = ""
+    life: str = ""  # none behind a clean stop
 
     @property
     def is_open(self) -> bool:
@@ -98,9 +99,16 @@ class Ranges:
         return Ranges((*kept, (start, OPEN)), boot_id, life)
 
     def closed(self, end: int) -> Ranges:
-        """With nothing at or behind `end`; the range around it ends there."""
+        """With nothing at or behind `end`; the range around it ends there.
+
+        Its life may still be asked what it has left, and has not ended well.
+        """
         spans = tuple((first, min(last, end)) for first, last in self.spans if first < end)
         return Ranges(spans, self.boot_id, self.life)
+
+    def ended(self, end: int) -> Ranges:
+        """The same of a store that nobody's life has to be asked about."""
+        return replace(self.closed(end), life="")
 
 
 #: The log of a broker that nobody else has touched.
@@ -118,7 +126,7 @@ def read_ranges(storage: Storage) -> Ranges | None:
         content = parse_json(data)
         spans = tuple((offset_of(first), _end(last)) for first, last in content["ranges"])
         found = Ranges(spans, str(content["boot_id"]), str(content.get("life", "")))
-        whole = content["version"] in _VERSIONS and content.pop("crc") == _sum_of(content)
+        whole = content["version"] in VERSIONS and content.pop("crc") == _sum_of(content)
     except (ValueError, KeyError, TypeError) as error:
         require_ours(error)
         whole = False
@@ -148,9 +156,10 @@ def _end(value: int | None) -> int:
 
 def _content(ranges: Ranges) -> dict[str, Any]:
     rows = [[first, None if last == OPEN else last] for first, last in ranges.spans]
-    content = {
-        "boot_id": ranges.boot_id, "life": ranges.life, "ranges": rows, "version": VERSION,
-    }  # fmt: skip
+    content: dict[str, Any] = {"boot_id": ranges.boot_id, "ranges": rows}
+    content["version"] = VERSIONS[bool(ranges.life)]
+    if ranges.life:
+        content["life"] = ranges.life
     return {**content, "crc": _sum_of(content)}
 
 

@@ -119,7 +119,7 @@ def write_own_files(
     """
     content = {"version": VERSION, "starts": 1, **kept}
     replace_file(target, STORE_FILE, with_sum(json.dumps(content)).encode())
-    write_ranges(target, _ranges(source, done).closed(end[0]))
+    write_ranges(target, _ranges(source, done).ended(end[0]))
     for path in map(storefiles.path_of, storefiles.TRUTH):
         if path == LEDGER or not source.exists(path):
             continue

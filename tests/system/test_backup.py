@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -141,6 +142,28 @@ def test_a_live_store_is_backed_up_and_restored(tmp_path: Path) -> None:
         assert broker.stop()[0] == ExitCode.OK
     assert len(set(rest)) == 12
     verify(copy / "store")
+
+
+@mends("S317")
+def test_a_back_up_is_put_back_where_its_broker_was_killed(tmp_path: Path) -> None:
+    """In the same folder, on the same boot: what that broker had in memory is of another end."""
+    with ServingBroker(tmp_path / "home") as broker:
+        broker.wait_until_ready()
+        with Producer(broker.home) as producer:
+            producer.send("orders", b"kept", durability="durable")
+            backup(broker.home, tmp_path / "copy", lambda *_: None)
+            producer.send("orders", b"lost with the store", durability="durable")
+            broker.kill_all()
+        store = broker.home / "store"
+        for path in store.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(tmp_path / "copy" / "store", store, dirs_exist_ok=True)
+        broker.again().wait_until_ready()
+        with Producer(broker.home) as producer:
+            producer.send("orders", b"later")
+        assert drain(broker.home, "g", "orders", 2) == [b"kept", b"later"]
+        assert broker.stop()[0] == ExitCode.OK
+    verify(store)
 
 
 def damage_ledger(home: Path) -> bytes:

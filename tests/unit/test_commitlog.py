@@ -15,9 +15,10 @@ from gantrymq.brokerd.commitlog import (
     room_for_segment,
     segment_bases,
 )
+from gantrymq.shm.errors import StoreFailed
 from gantrymq.shm.lognames import segment_name
 from gantrymq.shm.storage import PosixStorage, is_disk_full, read_file
-from tests.support.simdisk import PAGE_BYTES, Disk
+from tests.support.simdisk import DISK_BYTES, PAGE_BYTES, Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
 
@@ -93,19 +94,19 @@ def test_a_segment_that_came_without_blocks_gets_them_before_an_append(
         file.write_at(b"x" * end, 0)
         file.truncate(SEGMENT_BYTES)
     log = CommitLog(storage, SEGMENT_BYTES, end)
-    assert (log.base, log.end) == (0, end)
+    assert (log.base, log.limit, log.end) == (0, end, SEGMENT_BYTES)
     assert not log.is_next_coming(0), "it waits for no segment, but makes this one whole"
     log.clear_behind(end, 1 << 20)
     with contextlib.closing(storage.open(name)) as file:
         assert file.bytes_without_blocks() > 0, "zeroes would need room"
-    log.roll()
-    assert (log.base, log.end) == (0, SEGMENT_BYTES)
+    log.go_on()
+    assert (log.base, log.limit) == (0, SEGMENT_BYTES)
     with contextlib.closing(storage.open(name)) as file:
         assert file.bytes_without_blocks() == 0
     assert read_file(storage, name) == (b"x" * end).ljust(SEGMENT_BYTES, b"\0")
     log.append(memoryview(b"y"), end)
     log.close()
-    assert CommitLog(storage, SEGMENT_BYTES, end + 1).end == SEGMENT_BYTES
+    assert CommitLog(storage, SEGMENT_BYTES, end + 1).limit == SEGMENT_BYTES
 
 
 @mends("S319")
@@ -123,14 +124,29 @@ def test_a_segment_without_blocks_for_which_there_is_no_room_takes_nothing() -> 
     log = CommitLog(storage, SEGMENT_BYTES, 100)
     for _ in range(2):
         with pytest.raises(OSError, match="are free") as failed:
-            log.roll()
+            log.go_on()
         assert is_disk_full(failed.value)
-        assert (log.end, storage.free_bytes()) == (100, wanted - 1)
+        assert (log.limit, storage.free_bytes()) == (100, wanted - 1)
     disk.capacity += 1
-    log.roll()
-    assert (log.base, log.end) == (0, SEGMENT_BYTES)
+    log.go_on()
+    assert (log.base, log.limit) == (0, SEGMENT_BYTES)
     inode.lose_blocks()
-    assert CommitLog(storage, SEGMENT_BYTES, SEGMENT_BYTES).end == SEGMENT_BYTES
+    full = CommitLog(storage, SEGMENT_BYTES, SEGMENT_BYTES)
+    assert full.limit == SEGMENT_BYTES
+    disk.capacity = DISK_BYTES
+    full.go_on()
+    assert (full.base, full.limit) == (SEGMENT_BYTES, 2 * SEGMENT_BYTES)
+
+
+def test_nothing_is_written_over_what_was_appended() -> None:
+    log = CommitLog(SimStorage(Disk()), SEGMENT_BYTES, 0)
+    log.append(memoryview(b"x" * 100), 0)
+    for position in (0, 99):
+        with pytest.raises(StoreFailed, match="the log ends at 100"):
+            log.append(memoryview(b"y"), position)
+    log.append(memoryview(b"y"), 100)
+    with pytest.raises(StoreFailed, match=f"its segment at {SEGMENT_BYTES}"):
+        log.append(memoryview(b"y"), SEGMENT_BYTES)
 
 
 @mends("S29")

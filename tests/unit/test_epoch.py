@@ -126,7 +126,7 @@ def test_abort_holds_the_boot_id_until_a_clean_stop(store_dir: Path) -> None:
     assert read_ranges(storage) == Ranges(((0, OPEN),), epoch.boot_id(), life.name)
     epoch.mark_stopped(storage, 4096)
     assert not (store_dir / "abort").exists()
-    assert read_ranges(storage) == Ranges(((0, 4096),), epoch.boot_id(), life.name)
+    assert read_ranges(storage) == Ranges(((0, 4096),), epoch.boot_id())
 
 
 def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None:

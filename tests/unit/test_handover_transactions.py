@@ -27,6 +27,7 @@ from tests.support.faults import FaultPlan, KilledError, kill_at
 from tests.support.handed import SEGMENT_BYTES, START_MS, HandMadeLog
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 TARGET = Target(START_MS + 120_123, timer_log_bytes=200)
 SETTINGS = {
@@ -129,10 +130,17 @@ def test_an_operators_commit_of_one_half_leaves_its_siblings_open(tmp_path: Path
     assert (done.open_halves, done.finished) == (1, 0)
 
 
-def test_what_is_decided_gets_its_op_record(tmp_path: Path) -> None:
-    """HO-45, TX-21, TX-15, TX-46: and the rest of a committed transaction its message."""
+@mends("S319")
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_is_decided_gets_its_op_record(tmp_path: Path, sparse: bool) -> None:
+    """HO-45, TX-21, TX-15, TX-46: and the rest of a committed transaction its message.
+
+    `sparse`: in a log without blocks behind its end, as a RocketMQ and a back-up leave it.
+    """
     storage, log = PosixStorage(str(tmp_path)), in_doubt()
     log.write(storage)
+    if sparse:
+        leave_out_blocks(tmp_path)
     told, done = handed(storage, dry_run=True), handed(storage)
     assert (told.open_halves, told.finished, told.named) == (2, 1, 4)
     assert (done.open_halves, done.given_up, done.finished, done.named) == (1, 1, 1, 4)
@@ -146,6 +154,15 @@ def test_what_is_decided_gets_its_op_record(tmp_path: Path) -> None:
     assert (op.topic, op.sys_flag, op.body) == (OP_TOPIC, 0, b"2,3,4,5,")
     assert op.property_map().keys() == {"TAGS", "WAIT", "__CRC32#"}
     assert (storage.exists("abort"), offsets(storage)) == (False, (1, 1))
+
+
+def leave_out_blocks(root: Path) -> None:
+    """Of what follows the last record."""
+    segment = max((root / "commitlog").iterdir())
+    data = segment.read_bytes()
+    segment.write_bytes(data.rstrip(b"\0"))
+    with segment.open("r+b") as file:
+        file.truncate(len(data))
 
 
 def test_a_second_hand_over_has_nothing_to_finish(tmp_path: Path) -> None:
