@@ -123,6 +123,8 @@ class AgentActor:
         self._strand = Strand()
         self.began_ns = 0  # when the last work began
         self._before = 0  # progress at that time
+        #: Whether another is amid a step, at whose end it may ring.
+        self.may_be_rung: Callable[[], bool] = lambda: False
         self._next: Callable[[int], None] = self._work
 
     @property
@@ -188,7 +190,8 @@ class AgentActor:
         self._next = self._wake
 
     def _wake(self, now_ns: int) -> None:
-        self._overslept = self._deep and not self.bell.rung and now_ns >= self._wake_at
+        unrung = self._deep and not self.bell.rung and now_ns >= self._wake_at
+        self._overslept = unrung and not self.may_be_rung()
         self.bell.clear()
         self._asleep = False
         if self._overslept:  # at once: what comes in between is not what it slept over
@@ -238,6 +241,8 @@ class Simulation:
 
     def add(self, actor: Actor) -> None:
         """Let an actor take part; it replaces one of the same name."""
+        if isinstance(actor, AgentActor):
+            actor.may_be_rung = self._is_anybody_amid
         self.actors[actor.name] = actor
         self._everybody = list(self.actors.values())
 
@@ -247,6 +252,9 @@ class Simulation:
         if actor is not None:
             self._removed.append(actor)
         self._everybody = list(self.actors.values())
+
+    def _is_anybody_amid(self) -> bool:
+        return any(isinstance(actor, AgentActor) and actor.is_amid for actor in self._everybody)
 
     def is_amid(self, name: str) -> bool:
         """Whether an agent is there, and has stopped amid a step."""

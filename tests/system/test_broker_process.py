@@ -321,7 +321,16 @@ def test_a_stop_that_hangs_is_cut_short(tmp_path: Path) -> None:
         assert broker.stop()[0] == ExitCode.OK
 
 
+@pytest.fixture
+def heard_hangups() -> Iterator[None]:
+    """SIGHUP as a terminal's programs have it, also where these tests run below `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @mends("S320")
+@pytest.mark.usefixtures("heard_hangups")
 def test_a_terminal_that_is_closed_stops_its_broker(tmp_path: Path) -> None:
     """SIGHUP was as a kill of it, with no word in the log."""
     with ServingBroker(tmp_path / "home") as broker:
