@@ -58,7 +58,8 @@ def _open(
     os.umask(0o077)
     require_startable(home, configuration)
     manager.extend("starting", configuration.settings.lock_timeout + EXTEND_S)
-    broker = open_broker(home, configuration, log, _progress(log, manager), signals.hold)
+    progress = signals.telling(_progress(log, manager))
+    broker = open_broker(home, configuration, log, progress, signals.hold)
     try:
         supervisor = Supervisor(broker, manager)
         signals.watch(supervisor.reactor, supervisor.stop)
