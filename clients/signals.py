@@ -16,7 +16,7 @@ def heard(stop: Callable[[], None]) -> Iterator[None]:
     Outside of the main thread signals stay as they are, and so does one whose handler was not set
     from Python: nobody could put that back.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.get_ident() != threading.main_thread().ident:
         yield
         return
 

@@ -261,7 +261,7 @@ class SparkRunner:
         self._is_own = SparkSession.getActiveSession() is None
         before = signal.getsignal(signal.SIGINT)
         self._spark = session("gantrymq ingest", master=self._master, memory=self._memory)
-        if threading.current_thread() is threading.main_thread():
+        if threading.get_ident() == threading.main_thread().ident:
             signal.signal(signal.SIGINT, before)  # Spark takes it and would end the step
         return self._spark
 
