@@ -169,9 +169,9 @@ class CommitLog:
         if self._is_due(appended):
             self.base -= segment_bytes
         self._file = self._open(self.base)
-        is_sparse = appended < self.base + segment_bytes and self._file.bytes_without_blocks() > 0
         self._appended = appended
-        self._is_sparse = is_sparse
+        #: A full one needs no blocks any more.
+        self._is_sparse = appended < self.end and self._file.bytes_without_blocks() > 0
         self._coming, self._grown_ns = _NONE_COMES
 
     @property

@@ -153,7 +153,9 @@ def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None
 
 
 @mends("S314", "S317")
-@pytest.mark.parametrize("put_back", ["gone on elsewhere", "as it was", "killed before", "anew"])
+@pytest.mark.parametrize(
+    "put_back", ["gone on elsewhere", "as it was", "killed before", "anew", "stopped"]
+)
 def test_the_board_of_another_life_than_the_stores_last_tells_nothing(
     tmp_path: Path, put_back: str
 ) -> None:
@@ -182,6 +184,10 @@ def test_the_board_of_another_life_than_the_stores_last_tells_nothing(
         epoch.mark_running(elsewhere, other, 0)
         with contextlib.closing(CheckpointFile(elsewhere, bytes(16), other.epoch)) as checkpoint:
             checkpoint.write(4096, 1, 1, sync=True)
+    if put_back == "stopped":  # by a broker that was killed amid its end
+        epoch.mark_stopped(storage, 0)
+        assert epoch.find_old_board(home) is None
+        epoch.mark_running(storage, life, 0)
     shutil.rmtree(store / "gantry")
     (store / "abort").unlink()
     if put_back != "anew":
